@@ -95,23 +95,22 @@ def answer_source_line(answer: Answer, execution: str | None = None) -> str:
 
 def source_words(source: Source) -> str:
     """Return which measurements there are."""
-    facts = source.facts()
     where = "ships with Sextant" if source.origin == "shipped" else source.origin
-    means = {"input": source.input_tokens, "output": source.output_tokens}
     sides = [
-        f"{means[side]:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-        for side, (low, high) in facts["lengths_tokens"].items()
+        f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+        for low, high in source.length_ranges
     ]
+    n_points = len(source.characterization.points)
     return (
-        f"From {source.characterization.source} ({where}): {plural(facts['n_llms'], 'LLM')} × "
-        f"{plural(facts['n_gpu_profiles'], 'GPU profile')}, {plural(facts['n_points'], 'point')}; "
+        f"From {source.characterization.source} ({where}): {plural(source.n_llms, 'LLM')} × "
+        f"{plural(source.n_gpu_profiles, 'GPU profile')}, {plural(n_points, 'point')}; "
         f"requests of {sides[0]} input and {sides[1]} output tokens on average."
     )
 
 
 def source_notes(source: Source) -> list[str | None]:
     """Return what the source says of itself, and whose data it is."""
-    attributions = "; ".join(source.facts()["attributions"])
+    attributions = "; ".join(source.attributions)
     return [source.note, f"Data: {attributions}." if attributions else None]
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
-from sextant.base.sheets import Row, load_sheet
+from sextant.base.sheets import load_sheet
 from sextant.facts import gpu
 from sextant.pages import blocks
 from sextant.pages.words import DAY_S, HOUR_S, chance, duration_words, number, per_second, percent
@@ -50,27 +50,36 @@ def plain_name(llm_id: str) -> str:
     return _SERVED_AS.sub("", re.split("/|__", llm_id)[-1].lower()).removeprefix("meta-")
 
 
+class ListedPrice(NamedTuple):
+    """A provider's price of an LLM, and the file name of its table."""
+
+    price: ApiPriceRow
+    table: str
+
+
 @cache
-def load_api_prices(path: Path) -> list[Row]:
+def load_api_prices(path: Path) -> list[ListedPrice]:
     """Read a table of prices. Raises InputError for a wrong row, or an LLM's price twice."""
-    rows = load_sheet(path, ApiPriceRow, delimiter=None)
+    prices = []
     lines: dict[tuple[str, str], int] = {}
-    for row in rows:
-        line = lines.setdefault((plain_name(row["llm_id"]), row["provider"]), row.line)
+    for row in load_sheet(path, ApiPriceRow, delimiter=None):
+        price = ApiPriceRow(**row)
+        line = lines.setdefault((plain_name(price.llm_id), price.provider), row.line)
         if line != row.line:
-            problem = f"{row['provider']} has a price of {row['llm_id']} already in line {line}"
+            problem = f"{price.provider} has a price of {price.llm_id} already in line {line}"
             raise row.error(problem, "llm_id", "keep one of them")
-        field = "cached_input_usd_per_mtok"
-        full_price = row["input_usd_per_mtok"]
-        if row.get(field, 0.0) > full_price:
+
+        cached = price.cached_input_usd_per_mtok
+        full = price.input_usd_per_mtok
+        if cached is not None and cached > full:
+            problem = f"{cached:g} is above the price of input, {full:g}"
             fix = "give what it costs to read the cache, not to write it"
-            raise row.error(
-                f"{row[field]:g} is above the price of input, {full_price:g}", field, fix
-            )
-    return rows
+            raise row.error(problem, "cached_input_usd_per_mtok", fix)
+        prices.append(ListedPrice(price, path.name))
+    return prices
 
 
-def find_api_prices(stated: str, llm_id: str) -> list[Row]:
+def find_api_prices(stated: str, llm_id: str) -> list[ListedPrice]:
     """Return an LLM's prices, one per provider.
 
     Args:
@@ -83,9 +92,9 @@ def find_api_prices(stated: str, llm_id: str) -> list[Row]:
     """
     name = plain_name(llm_id)
     shipped = load_api_prices(API_PRICES)
-    providers = {row["provider"] for row in shipped}
+    providers = {listed.price.provider for listed in shipped}
     parts = [stated] if Path(stated).is_file() else [part.strip() for part in stated.split(",")]
-    rows: list[Row] = []
+    prices: list[ListedPrice] = []
     for part in parts:
         if part in {*providers, "all"}:
             continue
@@ -93,17 +102,19 @@ def find_api_prices(stated: str, llm_id: str) -> list[Row]:
             fix = f"give a CSV or TSV, all, or one that ships: {', '.join(sorted(providers))}"
             problem = "neither a file nor a provider"
             raise InputError(problem, file=part, field="--api-prices", fix=fix)
-        rows += load_api_prices(Path(part))
+        prices += load_api_prices(Path(part))
 
-    rows += [row for row in shipped if "all" in parts or row["provider"] in parts]
-    rows = [row for row in rows if plain_name(row["llm_id"]) == name]
-    if not rows:
-        sellers = [row["provider"] for row in shipped if plain_name(row["llm_id"]) == name]
+    prices += [listed for listed in shipped if "all" in parts or listed.price.provider in parts]
+    prices = [listed for listed in prices if plain_name(listed.price.llm_id) == name]
+    if not prices:
+        sellers = [
+            listed.price.provider for listed in shipped if plain_name(listed.price.llm_id) == name
+        ]
         fix = "give a table with a row of it"
         if sellers:
             fix = f"give all, or some of {', '.join(sellers)}"
         raise InputError(f"{stated} has no price of {name}", field="--api-prices", fix=fix)
-    return [*{row["provider"]: row for row in reversed(rows)}.values()]
+    return [*{listed.price.provider: listed for listed in reversed(prices)}.values()]
 
 
 class Billed(NamedTuple):
@@ -152,7 +163,7 @@ class OwnDeployment(NamedTuple):
     most_rps: float | None
     """The most that all replicas serve within the limits; None: not known."""
     probability: Callable[[int], float | None]
-    """Returns the probability that so many replicas are enough."""
+    """Returns the probability that a number of replicas is enough."""
     saved: float = 0.0
     """Share of the replica hours that a schedule saves."""
 
@@ -170,12 +181,6 @@ class ApiOffer:
     """The break-even rate over the most that own GPUs serve; None: not known."""
     probability_own_is_cheaper: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return its row in the JSON."""
-        facts = asdict(self)
-        price: dict[str, Any] = facts.pop("price")
-        return price | facts
-
 
 @dataclass(frozen=True)
 class ApiComparison:
@@ -189,15 +194,33 @@ class ApiComparison:
     providers: tuple[ApiOffer, ...]
     """Cheapest first."""
 
+    def verdict(self) -> str:
+        """Return which is cheaper, the cheapest provider or own GPUs, and where they break even."""
+        cheapest = self.providers[0]
+        provider = cheapest.price.provider
+        asks = number(cheapest.usd_per_month)
+        own = number(self.own_usd_per_month)
+        text = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
+        if self.own_usd_per_month < cheapest.usd_per_month:
+            text = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
+        text += f"; own GPUs pay from {number(cheapest.break_even_requests_per_day)} requests a day"
+        if cheapest.break_even_utilisation is not None:
+            text += f" ({percent(cheapest.break_even_utilisation)} of what they can serve)"
+        if (probability := cheapest.probability_own_is_cheaper) is not None:
+            text += "; as many of this GPU profile as needed are cheaper with probability "
+            text += chance(probability)
+        return text
+
     def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
+        """Return its entry in an answer; a provider's row has the columns of its price first."""
+        providers = [asdict(offer) for offer in self.providers]
         return {
             **self.billed._asdict(),
             "own_usd_per_hour": self.own_usd_per_hour,
             "own_usd_per_month": self.own_usd_per_month,
             "own_scheduled_usd_per_month": self.own_scheduled_usd_per_month,
             "own_most_rps": self.own_most_rps,
-            "providers": [offer.to_dict() for offer in self.providers],
+            "providers": [{**offer.pop("price"), **offer} for offer in providers],
         }
 
 
@@ -219,8 +242,7 @@ def compare_with_api(
     _, room, machine_usd = gpu.rental(deployment.gpu_profile)
     usd_per_hour = -(-deployment.replicas // room) * machine_usd
     offers = []
-    for row in find_api_prices(stated, llm_id):
-        price = ApiPriceRow(**row)
+    for price, table in find_api_prices(stated, llm_id):
         usd_per_request = billed.usd_per_request(price)
         bill_usd_per_hour = HOUR_S * billed.rate_rps * usd_per_request
         even_rps = usd_per_hour / HOUR_S / usd_per_request
@@ -230,7 +252,7 @@ def compare_with_api(
         offers.append(
             ApiOffer(
                 price,
-                Path(row.file or "").name,
+                table,
                 usd_per_request,
                 usd_per_month=gpu.HOURS_PER_MONTH * bill_usd_per_hour,
                 break_even_requests_per_day=DAY_S * even_rps,
@@ -261,49 +283,32 @@ def api_section(api: ApiComparison | None) -> list[blocks.Block]:
     header += ["USD/M input", "Cached", "Output"]
     origins = gpu.price_origins((offer.table, offer.price.as_of) for offer in api.providers)
     note = "Own GPUs pay from so many requests a day. " + gpu.origin_line(origins)
-    cells = [_offer_cells(offer) for offer in api.providers]
+    cells = []
+    for offer in api.providers:
+        probability = offer.probability_own_is_cheaper
+        cells.append(
+            [
+                offer.price.provider,
+                number(offer.usd_per_month),
+                number(offer.break_even_requests_per_day),
+                percent(offer.break_even_utilisation),
+                "–" if probability is None else chance(probability),
+                number(offer.price.input_usd_per_mtok),
+                number(offer.price.cached_input_usd_per_mtok),
+                number(offer.price.output_usd_per_mtok),
+            ]
+        )
     table = blocks.Table(header, cells, note=note, n_rows_in_text=6)
+
     billed = api.billed
     cached = f" ({percent(billed.cached_share)} of them cached)" if billed.cached_share else ""
     rented = f"Own GPUs are rented for {api.own_usd_per_hour:,.2f} USD/h"
     if api.own_scheduled_usd_per_month:
         rented += f"; by the schedule {number(api.own_scheduled_usd_per_month)} USD a month"
     lines = [
-        f"{_verdict(api)}.",
+        f"{api.verdict()}.",
         f"An API bills {per_second(billed.rate_rps)} of {number(billed.input_tokens)} input "
         f"tokens{cached} and {number(billed.output_tokens)} output tokens. {billed.note}",
         f"{rented}.",
     ]
     return [blocks.Section("Own GPUs or an API", [blocks.Facts(lines), table])]
-
-
-def _offer_cells(offer: ApiOffer) -> list[str]:
-    probability = offer.probability_own_is_cheaper
-    return [
-        offer.price.provider,
-        number(offer.usd_per_month),
-        number(offer.break_even_requests_per_day),
-        percent(offer.break_even_utilisation),
-        "–" if probability is None else chance(probability),
-        number(offer.price.input_usd_per_mtok),
-        number(offer.price.cached_input_usd_per_mtok),
-        number(offer.price.output_usd_per_mtok),
-    ]
-
-
-def _verdict(api: ApiComparison) -> str:
-    """Return which is cheaper, the cheapest provider or own GPUs, and from when these pay."""
-    cheapest = api.providers[0]
-    provider = cheapest.price.provider
-    asks = number(cheapest.usd_per_month)
-    own = number(api.own_usd_per_month)
-    verdict = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
-    if api.own_usd_per_month < cheapest.usd_per_month:
-        verdict = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
-    verdict += f"; own GPUs pay from {number(cheapest.break_even_requests_per_day)} requests a day"
-    if cheapest.break_even_utilisation is not None:
-        verdict += f" ({percent(cheapest.break_even_utilisation)} of what they can serve)"
-    if (probability := cheapest.probability_own_is_cheaper) is not None:
-        verdict += "; as many of this GPU profile as needed are cheaper with probability "
-        verdict += chance(probability)
-    return verdict

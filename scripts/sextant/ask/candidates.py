@@ -48,28 +48,24 @@ def read_prices(prices: Path | None, gpu_profiles: Mapping[str, GPUProfile]) -> 
     providers = [part for part in parts if part in gpu.providers()]
     table: dict[str, GPUProfile] = {}
     for file in (Path(part) for part in parts if part not in providers):
-        table |= _read_table(file, gpu_profiles)
+        if not file.exists():
+            fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(gpu.providers())}"
+            problem = "neither a file nor a provider"
+            raise InputError(problem, file=file, field="--prices", fix=fix)
+
+        field = "gpu_profile_id"
+        for row in load_sheet(file, gpu.PriceRow, field, delimiter=None):
+            price = gpu.PriceRow(**row)
+            gpu_profile = find_gpu_profile(
+                price.gpu_profile_id, gpu_profiles, file=file, row=row.line, field=field
+            )
+            table[price.gpu_profile_id] = replace(
+                gpu_profile,
+                usd_per_hour=price.usd_per_hour,
+                price_source=file.name,
+                price_as_of=price.as_of,
+            )
     return Prices(table, providers)
-
-
-def _read_table(file: Path, gpu_profiles: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
-    if not file.exists():
-        fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(gpu.providers())}"
-        problem = "neither a file nor a provider"
-        raise InputError(problem, file=file, field="--prices", fix=fix)
-    table = {}
-    for row in load_sheet(file, gpu.PriceRow, "gpu_profile_id", delimiter=None):
-        profile_id = row["gpu_profile_id"]
-        gpu_profile = find_gpu_profile(
-            profile_id, gpu_profiles, file=file, row=row.line, field="gpu_profile_id"
-        )
-        table[profile_id] = replace(
-            gpu_profile,
-            usd_per_hour=row["usd_per_hour"],
-            price_source=file.name,
-            price_as_of=row.get("as_of"),
-        )
-    return table
 
 
 def find_candidates(

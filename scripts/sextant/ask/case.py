@@ -12,21 +12,13 @@ import pandas as pd
 from sextant.ask.api_prices import find_api_prices
 from sextant.ask.candidates import candidates_of, price_notes, unmeasured_candidates
 from sextant.ask.caveats import length_factors, note_named_precision, outside_of_measurements
-from sextant.ask.llm import (
-    answers_from_points,
-    asked_llm_id,
-    find_llm,
-    has_points,
-    with_speculation,
-)
-from sextant.ask.probe import read_probe
 from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
 from sextant.ask.serving import (
     Serving,
     as_measured,
+    find_llm,
     longest_request_tokens,
     serving_of,
-    speculation_of,
 )
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
@@ -38,6 +30,7 @@ from sextant.facts.llm import (
     Speculating,
     config_file,
     kv_precision_of,
+    load_llm,
     served,
     shipped_config,
 )
@@ -104,36 +97,49 @@ class Case:
     @property
     def llm_id(self) -> str:
         """Name of the LLM."""
-        return asked_llm_id(self.question)
+        return self.question.llm_name
 
     @property
     def is_measured(self) -> bool:
         """Whether the source has points of the LLM."""
-        return has_points(self.llm_id, self.source.characterization)
+        return self.llm_id in self.measured_llms
 
-    @property
+    @cached_property
     def is_answered_by_points(self) -> bool:
         """Whether the LLM's own points answer, and nothing is predicted."""
-        return answers_from_points(self.question, self.llm_id, self.source.characterization)
+        return self.question.is_answered_by_points(self.source.characterization)
 
     @cached_property
     def llm(self) -> LLM:
-        """Facts of the LLM as it is asked to be served."""
-        return with_speculation(self.question, self.llm_id, self.configured_llm)
+        """Facts of the LLM as it is asked to be served. InputError as `speculating` raises."""
+        question = self.question
+        if question.speculative is None:
+            return self.configured_llm
+        from sextant.facts.speculation import speculating  # few questions need it
+
+        draft = load_llm(config_file(question.draft_config)) if question.draft_config else None
+        return speculating(
+            self.configured_llm,
+            self.llm_id,
+            question.speculative,
+            question.draft_tokens or 1,
+            question.acceptance,
+            draft,
+        )
 
     @cached_property
     def llms(self) -> dict[str, LLM]:
         """Facts of all measured LLMs and of this one."""
         return self.measured_llms | {self.llm_id: self.llm}
 
-    @property
+    @cached_property
     def measured_llms(self) -> dict[str, LLM]:
         """Facts of the measured LLMs, as the source has them."""
         measured_ids = set(self.source.characterization.points["llm_id"])
         llms = self.source.characterization.llms
         return {llm_id: llm for llm_id, llm in llms.items() if llm_id in measured_ids}
 
-    @property
+    @cached_property
     def execution(self) -> dict[str, str]:
         """How each LLM is executed (`points.frame.execution_classes`)."""
         return execution_classes(self.llms, self.source.characterization.features)
@@ -141,7 +147,13 @@ class Case:
     @cached_property
     def serving(self) -> Serving:
         """How the LLM is asked to be served, filled in from the source."""
-        serving = serving_of(self.question, self.source)._replace(**speculation_of(self.llm))
+        serving = serving_of(self.question, self.source)
+        if isinstance(self.llm, Speculating):
+            serving = serving._replace(
+                speculative=self.llm.method,
+                draft_tokens=self.llm.draft_tokens,
+                accepted_length=self.llm.accepted_length,
+            )
         if serving.kv_precision is None and (self.question.hf_config or not self.is_measured):
             return serving._replace(kv_precision=kv_precision_of(self.llm))
         return serving
@@ -151,12 +163,12 @@ class Case:
         """The engine that is asked to serve it."""
         return self.serving.engine or DEFAULT_ENGINE
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Mean input and output tokens of the requests, shape (1, 2)."""
         return np.array([[length.mean for length in self.serving.requests]])
 
-    @property
+    @cached_property
     def mean_lengths(self) -> dict[str, float]:
         """Mean input and output tokens of the requests, by column."""
         means = (length.mean for length in self.serving.requests)
@@ -180,13 +192,17 @@ class Case:
         if self.exclusions is not None:
             return self.exclusions
         question = self.question
-        longest = longest_request_tokens(question, self.source)
-        excluded = _omitted_by_source(self)
+        execution = self.execution[self.llm_id]
+        alike = {llm_id for llm_id, how in self.execution.items() if how == execution}
+        gpus_left_out = self.source.gpus_left_out(alike)
+        reason = Verdict(ProbeOutcome.OMITTED, source=self.source.characterization.source).reason
         excluded = {
-            profile_id: reason
-            for profile_id, reason in excluded.items()
-            if profile_id not in question.gpu_profile_ids
+            profile_id: f"LLMs executed alike ({execution}) were {reason}"
+            for profile_id, gpu_profile in self.gpu_profiles.items()
+            if gpu_profile.gpu.gpu_id in gpus_left_out
+            and profile_id not in question.gpu_profile_ids
         }
+        longest = longest_request_tokens(question, self.source)
         excluded |= ruled_out(
             self.llm,
             self.gpu_profiles,
@@ -205,6 +221,12 @@ class Case:
             fix = "ask about shorter requests, or give a config.json with a longer context"
         problem = f"no GPU profile can serve {self.llm_id}; {largest}: {excluded[largest]}"
         raise InputError(problem, fix=fix)
+
+    @property
+    def longest_served_tokens(self) -> int:
+        """Tokens of the longest request that a server takes."""
+        context = self.llm.context_tokens
+        return min(self.question.max_model_len or context, context)
 
     @property
     def candidates(self) -> list[str]:
@@ -247,6 +269,8 @@ class Case:
         """What was measured of the LLM (`read_probe`), None without a file; InputError: wrong."""
         if self.question.probe is None:
             return None
+        from sextant.ask.probe import read_probe  # few questions have one
+
         gpu_profiles = {**self.source.characterization.profiles, **self.gpu_profiles}
         return read_probe(self.question.probe, self.llm_id, gpu_profiles, self.lengths[0])
 
@@ -317,13 +341,13 @@ def read_case(
     notes += price_notes(question, source.characterization.profiles)
 
     llm = find_llm(question, source.characterization)
-    config = question.hf_config or shipped_config(asked_llm_id(question))
+    config = question.hf_config or shipped_config(question.llm_name)
     if inputs := encoded_inputs(config_file(config)) if config else []:
         what = " and ".join(inputs)
         notes = [*notes, f"Not counted: {what}, their tokens, and the encoder's memory and time."]
 
     if question.api_prices is not None:  # checked before anything is simulated
-        find_api_prices(question.api_prices, asked_llm_id(question))
+        find_api_prices(question.api_prices, question.llm_name)
     candidates = candidates_of(question, source, need_prices=need_prices, field=field)
     return Case(question, stated, source, llm, candidates, tuple(notes))
 
@@ -359,22 +383,3 @@ def _uneven_layouts(case: Case) -> dict[str, str]:
         field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
         raise InputError(problem, field=field, fix=fix)
     return uneven
-
-
-def _omitted_by_source(case: Case) -> dict[str, str]:
-    """Return the profiles of GPUs on which the source left out all LLMs that run like this one."""
-    characterization = case.source.characterization
-    execution = case.execution
-    tried = characterization.feasibility[["llm_id", "gpu_profile_id", "is_feasible", "verdict"]]
-    tried = tried[tried["llm_id"].map(execution) == execution[case.llm_id]]
-    gpu_ids = tried["gpu_profile_id"].map(
-        lambda profile_id: characterization.profiles[profile_id].gpu.gpu_id
-    )
-    measured_ids = set(gpu_ids[tried["is_feasible"].astype(bool)])
-    omitted_ids = set(gpu_ids[tried["verdict"] == ProbeOutcome.OMITTED]) - measured_ids
-    reason = Verdict(ProbeOutcome.OMITTED, source=characterization.source).reason
-    return {
-        profile_id: f"LLMs executed alike ({execution[case.llm_id]}) were {reason}"
-        for profile_id, gpu_profile in case.gpu_profiles.items()
-        if gpu_profile.gpu.gpu_id in omitted_ids
-    }

@@ -88,7 +88,16 @@ def outside_of_measurements(
             text = f"{plural(round(lengths[name]), f'{side} token')}, where {ends} were measured"
             clauses.append((f"--{side}-tokens", text))
 
-    clauses += _outside_servers(question, source)
+    engines = sorted(points["engine"].dropna().unique())
+    if question.engine is not None and question.engine not in engines:
+        measured = ", ".join(engines) or "an engine that is not named"
+        what = f"the engine {question.engine}"
+        if not is_known_engine(question.engine):
+            what += f" (scheduled as {DEFAULT_ENGINE}: resources/engines does not know it)"
+        clauses.append(("--engine", f"{what}, where {measured} was measured"))
+    if (question.data_parallel or 1) > 1 and not (points["data_parallel"] > 1).any():
+        clauses.append(("--data-parallel", "copies of attention, where none were measured"))
+
     clauses += _outside_llms(source, llm)
     gpu_ids = {gpu_profile.gpu.gpu_id for gpu_profile in gpu_profiles.values()}
     if unmeasured := sorted(gpu_ids - source.gpu_ids):
@@ -103,22 +112,6 @@ def outside_of_measurements(
         fix = "ask about what was measured, name another --source, or leave --strict out"
         raise InputError(f"{text} ({source.characterization.source})", field=field, fix=fix)
     return [text for _, text in clauses]
-
-
-def _outside_servers(question: Question, source: Source) -> list[tuple[str, str]]:
-    """Return in what the asked engine and layout differ from all measured ones."""
-    points = source.characterization.points
-    clauses = []
-    engines = sorted(points["engine"].dropna().unique())
-    if question.engine is not None and question.engine not in engines:
-        measured = ", ".join(engines) or "an engine that is not named"
-        what = f"the engine {question.engine}"
-        if not is_known_engine(question.engine):
-            what += f" (scheduled as {DEFAULT_ENGINE}: resources/engines does not know it)"
-        clauses.append(("--engine", f"{what}, where {measured} was measured"))
-    if (question.data_parallel or 1) > 1 and not (points["data_parallel"] > 1).any():
-        clauses.append(("--data-parallel", "copies of attention, where none were measured"))
-    return clauses
 
 
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
@@ -208,9 +201,9 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
         sentences += _estimate(METRICS[metric], percentile, columns) if columns else []
 
     failing = latencies[frame.is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
-    for row in failing.head(_MOST_FAILURES).to_dict("records"):
-        where = f"{row['gpu_profile_id']} with {plural(int(row['users']), 'user')}"
-        failed = f"{row['n_failed']:,} of {row['n_ok'] + row['n_failed']:,} requests failed"
+    for row in failing.head(_MOST_FAILURES).itertuples():
+        where = f"{row.gpu_profile_id} with {plural(int(row.users), 'user')}"
+        failed = f"{row.n_failed:,} of {row.n_ok + row.n_failed:,} requests failed"
         allowed = f"more than the {percent(slo.allowed_failures)} allowed"
         sentences.append(f"{where}: {failed}, {allowed}. That load does not meet the SLO.")
     if (n_more := len(failing) - _MOST_FAILURES) > 0:

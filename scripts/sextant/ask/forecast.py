@@ -48,10 +48,26 @@ class Fitted:
         return type(self.model) is Roofline and self.model.has_steps
 
     def forecast(self, case: Case, slo: SLO) -> "Forecast":
-        """Return the latencies of the LLM of a case."""
-        calibration = _calibrate(self.model, case, slo, self.gpu_profiles)
-        most_users = int(self.latencies["users"].max())
-        return Forecast(case, slo, self.model, calibration, loads(slo, most_users))
+        """Return the latencies of the LLM of a case, through what was measured of it."""
+        users = loads(slo, most_users=int(self.latencies["users"].max()))
+        points = _calibration_points(case, slo, self.gpu_profiles)
+        if points is None:
+            return Forecast(case, slo, self.model, None, users)
+
+        # Points of sources are without speculation, a probe is as asked.
+        measured_case = case if case.probe is not None else case.without_speculation()
+        # Widened as the asked draws are: at a measured load nothing but the measurement counts.
+        rows = measured_case.asked_rows(self.model, points, self.gpu_profiles)
+        samples_ms = draw_latencies(self.model, measured_case, rows)
+
+        # Where E2E alone was measured both latencies are in the law's proportion.
+        law_ms = np.median(samples_ms, axis=0)
+        inputs, outputs, measured_ms = (points[name] for name in (*LENGTHS, "e2e_ms"))
+        e2e_ms = law_ms[:, 0] * inputs + law_ms[:, 1] * (outputs - 1).clip(lower=0)
+        has_e2e_alone = measured_ms.notna() & points[TARGETS].isna().all(axis=1)
+        scaled = pd.DataFrame(law_ms, points.index, TARGETS).mul(measured_ms / e2e_ms, axis=0)
+        points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
+        return Forecast(case, slo, self.model, Calibration(points, samples_ms, SEED), users)
 
 
 def make_predictor(question: Question, gpu_profiles: Mapping[str, GPUProfile]) -> JointPredictor:
@@ -78,7 +94,12 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     Raises:
         InputError: too few LLMs were measured, or the model does not know speculation.
     """
-    latencies = _training_latencies(case, slo)
+    latencies = frame.at_percentile(
+        case.source.characterization.points, slo.percentiles, slo.first_token
+    )
+    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
+    is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
+    latencies = latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
@@ -107,15 +128,6 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
         raise InputError(problem, field="--speculative", fix=fix)
     return fitted
-
-
-def _training_latencies(case: Case, slo: SLO) -> pd.DataFrame:
-    """Return the measured points with latencies at the SLO's percentiles."""
-    points = case.source.characterization.points
-    latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
-    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
-    is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
-    return latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
 
 
 @dataclass(frozen=True)
@@ -190,29 +202,6 @@ def draw_latencies(model: JointPredictor, case: Case, X: pd.DataFrame) -> np.nda
     shape = (len(samples_ms), 1, 1)
     shift = np.random.default_rng(SEED).normal(0, case.widening_sd, shape)
     return np.asarray(samples_ms * np.exp(shift))
-
-
-def _calibrate(
-    model: JointPredictor, case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
-) -> Calibration | None:
-    """Return the calibration to the probe and to the source's points of such requests."""
-    points = _calibration_points(case, slo, gpu_profiles)
-    if points is None:
-        return None
-    # Points of sources are without speculation.
-    measured_case = case if case.probe is not None else case.without_speculation()
-    # Widened as the asked draws are: at a measured load nothing but the measurement counts.
-    X = measured_case.asked_rows(model, points, gpu_profiles)
-    samples_ms = draw_latencies(model, measured_case, X)
-
-    # Where E2E alone was measured both latencies are in the law's proportion.
-    law = np.median(samples_ms, axis=0)
-    steps = (points["output_tokens"] - 1).clip(lower=0)
-    e2e_ms = law[:, 0] * points["input_tokens"] + law[:, 1] * steps
-    has_e2e_alone = points["e2e_ms"].notna() & points[TARGETS].isna().all(axis=1)
-    scaled = pd.DataFrame(law, points.index, TARGETS).mul(points["e2e_ms"] / e2e_ms, axis=0)
-    points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
-    return Calibration(points, samples_ms, SEED)
 
 
 def _calibration_points(

@@ -135,13 +135,7 @@ def find_laws(
     model = fit_medians(case)
     servers, unknown = server_laws(case, settings, n_draws, model)
     excluded = {**case.excluded, **unknown}
-    return CaseLaws(case, model, servers, excluded, longest_served(case), warnings)
-
-
-def longest_served(case: Case) -> int:
-    """Return the tokens of the longest request that a server takes."""
-    context = case.llm.context_tokens
-    return min(case.question.max_model_len or context, context)
+    return CaseLaws(case, model, servers, excluded, case.longest_served_tokens, warnings)
 
 
 def server_laws(
@@ -179,7 +173,17 @@ def server_laws(
     if not on_gpu:
         return servers, unknown
 
-    schedulers = {name: _scheduler(case, name, settings) for name in on_gpu}
+    mean_tokens = sum(case.mean_lengths.values())
+    schedulers = {
+        profile_id: settings.scheduler(
+            case.memory(profile_id).kv_tokens(mean_tokens),
+            case.longest_served_tokens,
+            case.engine,
+            case.serving.engine_version,
+            case.serving.copies(case.gpu_profiles[profile_id]),
+        )
+        for profile_id in on_gpu
+    }
     drawing = _GPULaws(case, model, schedulers)
     n_at_once = 0 if are_few_drawn else n_draws
     for profile_id, laws_at_once in drawing.draw(on_gpu, n_at_once, not are_few_drawn).items():
@@ -190,17 +194,6 @@ def server_laws(
         same_schedulers = [schedulers[profile_id]] * (1 + n_draws)
         servers[profile_id] = ServerLaws(step_laws_of, same_schedulers)
     return servers, unknown
-
-
-def _scheduler(case: Case, profile_id: str, settings: Settings) -> Scheduler:
-    mean_tokens = sum(case.mean_lengths.values())
-    return settings.scheduler(
-        case.memory(profile_id).kv_tokens(mean_tokens),
-        longest_served(case),
-        case.engine,
-        case.serving.engine_version,
-        case.serving.copies(case.gpu_profiles[profile_id]),
-    )
 
 
 class _GPULaws(NamedTuple):
@@ -215,14 +208,24 @@ class _GPULaws(NamedTuple):
     ) -> dict[str, list[StepLaw]]:
         """Return the likeliest law and draws of it on each of these GPU profiles.
 
-        With `with_lesser`, lesser GPU profiles are drawn beside them: a draw on a device says
-        something of better devices, whether it is a candidate or not.
+        With `with_lesser`, measured GPU profiles that are no better than one of these are drawn
+        beside them: a draw on a device says something of better devices, candidates or not.
         """
         case = self.case
         seed = case.question.seed
-        lesser = {}
+        lesser: dict[str, GPUProfile] = {}
         if with_lesser and n_draws:
-            lesser = _lesser_profiles(case, [case.gpu_profiles[name] for name in profile_ids])
+            source = case.source
+            lesser = {
+                name: measured
+                for name, measured in source.characterization.profiles.items()
+                if name not in case.gpu_profiles
+                and any(is_as_good(case.gpu_profiles[better], measured) for better in profile_ids)
+            }
+            longest = source.longest_request_tokens
+            for name in ruled_out(case.llm, lesser, longest, source.memory_utilization):
+                del lesser[name]
+
         gpu_profiles = {**lesser, **case.gpu_profiles}
         drawn_ids = [*profile_ids, *lesser]
 
@@ -257,19 +260,6 @@ class _GPULaws(NamedTuple):
         load = MeanLoad(inputs, outputs.clip(min=2))
         result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
         return fit_laws_to_probe(laws, self.schedulers[profile_id], result, seed)
-
-
-def _lesser_profiles(case: Case, gpu_profiles: Sequence[GPUProfile]) -> dict[str, GPUProfile]:
-    """Return measured GPU profiles that serve the LLM and are no better than some candidate."""
-    source = case.source
-    lesser = {
-        name: measured
-        for name, measured in source.characterization.profiles.items()
-        if name not in case.gpu_profiles
-        and any(is_as_good(gpu_profile, measured) for gpu_profile in gpu_profiles)
-    }
-    excluded = ruled_out(case.llm, lesser, source.longest_request_tokens, source.memory_utilization)
-    return {name: measured for name, measured in lesser.items() if name not in excluded}
 
 
 def _coupled(
@@ -315,7 +305,7 @@ def _laws_of_points(
     batch_weights = tried["batch_weight_tokens"].dropna()
     if points.empty or batch_weights.empty:
         return None
-    scheduler = settings.scheduler(int(batch_weights.max()), longest_served(case))
+    scheduler = settings.scheduler(int(batch_weights.max()), case.longest_served_tokens)
     calibrated = calibrate(requests_of_points(points), scheduler, n_draws, case.question.seed)
     laws = [calibrated.law, *map(StepLaw.of, calibrated.draws)]
     return ServerLaws(laws, [scheduler] * len(laws))

@@ -1,5 +1,6 @@
 """A probe: the file with measurements of the LLM that is asked about."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,10 @@ import pandas as pd
 from pydantic import Field
 
 from sextant.ask.candidates import find_gpu_profile
-from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import Latencies
-from sextant.points.frame import LATENCIES, LENGTHS
+from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,38 +50,40 @@ def read_probe(
     Raises:
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
-    rows = load_sheet(path, ProbeRow, delimiter=None)
     lines: dict[tuple[str, int], int] = {}
-    for row in rows:
+    measurements = []
+    for row in load_sheet(path, ProbeRow, delimiter=None):
+        probe = ProbeRow(**row)
+        profile_id = probe.gpu_profile_id
         field = "gpu_profile_id"
-        find_gpu_profile(row[field], gpu_profiles, file=path, row=row.line, field=field)
-        key = row[field], row["users"]
-        if key in lines:
-            problem = f"{key[0]} with {key[1]} users is already in line {lines[key]}"
-            raise InputError(problem, file=path, row=row.line, field=field, fix="keep one of them")
-        lines[key] = row.line
+        find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
+        line = lines.setdefault((profile_id, probe.users), row.line)
+        if line != row.line:
+            problem = f"{profile_id} with {probe.users} users is already in line {line}"
+            raise row.error(problem, field, "keep one of them")
 
-    keys = ["llm_id", "gpu_profile_id", "users", *LENGTHS]
-    frame = pd.DataFrame(rows).reindex(columns=[*keys, *LATENCIES]).assign(llm_id=llm_id)
-    frame = frame.fillna(dict(zip(LENGTHS, lengths, strict=True)))
-    steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
-    ttft = frame["ttft_ms"].fillna(frame["nttft_ms"] * frame["input_tokens"])
-    itl = frame["itl_ms"].fillna(frame["tpot_ms"])
-    e2e = frame["e2e_ms"]
+        latencies_ms = [getattr(probe, name) for name in LATENCIES]
+        in_file = [math.nan if value is None else value for value in latencies_ms]
+        ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms = in_file
+        inputs = probe.input_tokens or lengths[0]
+        outputs = probe.output_tokens or lengths[1]
+        steps = outputs - 1 if outputs > 1 else math.nan
+        ttft_ms = nttft_ms * inputs if math.isnan(ttft_ms) else ttft_ms
+        itl_ms = tpot_ms if math.isnan(itl_ms) else itl_ms
+        if all(map(math.isnan, in_file)):
+            fix = "give one or more of them, in milliseconds"
+            raise row.error("no latency", ", ".join(LATENCIES), fix)
+        if e2e_ms <= ttft_ms or e2e_ms <= itl_ms * steps:
+            problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
+            fix = "correct it, or give input_tokens and output_tokens of the requests"
+            raise row.error(problem, "e2e_ms", fix)
 
-    def refuse(is_wrong: pd.Series, field: str, problem: str, fix: str) -> None:
-        if is_wrong.any():
-            line = rows[int(is_wrong.to_numpy().argmax())].line
-            raise InputError(problem, file=path, row=line, field=field, fix=fix)
+        ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
+        itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms
+        targets_ms = [ttft_ms / inputs, itl_ms]
+        key = [llm_id, profile_id, probe.users]
+        measurements.append([*key, inputs, outputs, e2e_ms, *targets_ms, *in_file])
 
-    fix = "give one or more of them, in milliseconds"
-    refuse(ttft.fillna(itl).fillna(e2e).isna(), ", ".join(LATENCIES), "no latency", fix)
-    problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
-    fix = "correct it, or give input_tokens and output_tokens of the requests"
-    refuse((e2e <= ttft) | (e2e <= itl * steps), "e2e_ms", problem, fix)
-
-    ttft = ttft.fillna(e2e - itl * steps)
-    itl = itl.fillna((e2e - ttft) / steps)
-    targets = {"nttft_ms": ttft / frame["input_tokens"], "itl_ms": itl}
-    in_file = frame[[*LATENCIES]].add_prefix("own_")
-    return frame[[*keys, "e2e_ms"]].assign(**targets).join(in_file)
+    stated = [f"own_{name}" for name in LATENCIES]
+    columns = [*KEYS, *LENGTHS, "e2e_ms", *TARGETS, *stated]
+    return pd.DataFrame(measurements, columns=columns)

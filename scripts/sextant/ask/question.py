@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.facts.llm import DTYPE_PRECISION, KV_PRECISIONS, PRECISIONS, GivenSizes
+from sextant.facts.engine import has_cuda_graphs
+from sextant.facts.llm import DTYPE_PRECISION, KV_PRECISIONS, PRECISIONS, GivenSizes, name_of
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict.predictor import PREDICTOR, configurable
 from sextant.workload.lengths import RequestLengths
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
+
+GIVEN_NAME = "given-sizes"
+"""Name of an LLM that is described by sizes alone."""
 
 DECISIONS = ("utility", "paper")
 SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
@@ -86,6 +90,13 @@ class Question:
     seed: int = 42
 
     @property
+    def llm_name(self) -> str:
+        """Name of the LLM: its id, what its configuration's file is called, or `GIVEN_NAME`."""
+        if self.sizes is not None:
+            return GIVEN_NAME
+        return name_of(self.hf_config) if self.hf_config else self.llm_id or ""
+
+    @property
     def precision(self) -> str | None:
         """Precision of the weights, None for the LLM's own."""
         return DTYPE_PRECISION.get(self.dtype or "", self.dtype)
@@ -101,6 +112,40 @@ class Question:
         names = ("dtype", "kv_dtype", "probe")
         return [name for name in names if getattr(self, name) is not None]
 
+    def is_answered_by_points(self, characterization: Characterization) -> bool:
+        """Return whether measurements of the LLM answer by themselves, and nothing is predicted.
+
+        A prediction is needed in four cases:
+
+        - the points have several request lengths, or several servers: the question is of one;
+        - the LLM is described by its configuration and asked about as it was not measured;
+        - requests or settings differ from the measured ones;
+        - the load is a request rate, which is simulated. Where the measured engines have no CUDA
+          graphs, no law of a step is known, and the points answer.
+        """
+        points = characterization.points
+        measured_points = points[points["llm_id"] == self.llm_name]
+        engines = measured_points["engine"].dropna()
+        has_steps = len(engines) > 0 and all(map(has_cuda_graphs, engines))
+        if self.slo.request_rate_rps is not None and has_steps:
+            return False
+
+        is_changed = any(
+            (
+                self.hf_config is not None and (self.assumptions or self.risk is not None),
+                self.requests,
+                self.engine,
+                self.max_model_len,
+                self.prefix_hit_rate,
+                self.speculative,
+                self.data_parallel,
+                self.expert_parallel,
+            )
+        )
+        return (
+            len(measured_points) > 0 and not characterization.has_fixed_lengths and not is_changed
+        )
+
 
 def check_question(question: Question) -> None:
     """Raise InputError unless the options make sense, each and together."""
@@ -109,18 +154,6 @@ def check_question(question: Question) -> None:
         fix = "give one of them"
         raise InputError("one LLM is needed", field="--llm, --hf-config, --parameters", fix=fix)
 
-    _check_choices(question)
-    if not 0 <= question.prefix_hit_rate < 1:
-        fix = "give a share of the input from 0 to below 1, e.g. 0.5"
-        problem = f"{question.prefix_hit_rate} is not a share"
-        raise InputError(problem, field="--prefix-hit-rate", fix=fix)
-
-    _check_speculation(question)
-    _check_lengths(question)
-    _check_risk(question)
-
-
-def _check_choices(question: Question) -> None:
     choices: dict[str, Collection[Any]] = {
         "predictor": configurable(),
         "decision": DECISIONS,
@@ -132,6 +165,21 @@ def _check_choices(question: Question) -> None:
             fix = f"use one of {', '.join(filter(None, allowed))}"
             problem = f"unknown {name.replace('_', ' ')} {value!r}"
             raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
+
+    if not 0 <= question.prefix_hit_rate < 1:
+        fix = "give a share of the input from 0 to below 1, e.g. 0.5"
+        problem = f"{question.prefix_hit_rate} is not a share"
+        raise InputError(problem, field="--prefix-hit-rate", fix=fix)
+
+    _check_speculation(question)
+    _check_lengths(question)
+
+    if question.risk is not None and not 0 < question.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
+    if question.risk is not None and question.decision != "utility":
+        problem = "a risk needs probabilities, which --decision paper does not use"
+        raise InputError(problem, field="--risk", fix="use it with --decision utility")
 
 
 def _check_speculation(question: Question) -> None:
@@ -166,14 +214,3 @@ def _check_lengths(question: Question) -> None:
         problem = "requests with an output of 1 token have no time between tokens"
         fix = "leave it out, or ask about longer outputs"
         raise InputError(problem, field=f"--{between_tokens[0]}-ms", fix=fix)
-
-
-def _check_risk(question: Question) -> None:
-    if question.risk is None:
-        return
-    if not 0 < question.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
-    if question.decision != "utility":
-        problem = "a risk needs probabilities, which --decision paper does not use"
-        raise InputError(problem, field="--risk", fix="use it with --decision utility")

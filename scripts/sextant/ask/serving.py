@@ -1,4 +1,4 @@
-"""How the LLM is asked to be served: what the question says, filled in from the source."""
+"""The LLM as it is asked to be served: its facts, engine and layout, filled in from the source."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,21 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sextant.ask.llm import answers_from_points, asked_llm_id, has_points
-from sextant.ask.question import PARALLEL, Question
+from sextant.ask.question import PARALLEL, PIPELINE_STORE, Question
 from sextant.ask.source import Source
+from sextant.base.errors import InputError
 from sextant.facts.engine import version_numbers
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_of
+from sextant.facts.llm import (
+    DTYPES,
+    LLM,
+    config_file,
+    kv_precision_of,
+    load_llm,
+    precision_of,
+    served,
+    shipped_config,
+)
 from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS, SERVING
 from sextant.workload.lengths import Length, RequestLengths
@@ -71,15 +80,49 @@ class Serving(NamedTuple):
         return min(self.data_parallel or 1, gpu_profile.n_gpus)
 
 
-def speculation_of(llm: LLM) -> dict[str, Any]:
-    """Return the fields of `Serving` on speculation; none for an LLM that does not speculate."""
-    if not isinstance(llm, Speculating):
-        return {}
-    return {
-        "speculative": llm.method,
-        "draft_tokens": llm.draft_tokens,
-        "accepted_length": llm.accepted_length,
-    }
+def find_llm(question: Question, characterization: Characterization) -> LLM:
+    """Return the facts of the LLM that is asked about, in the precisions of the question.
+
+    A measured LLM has the facts of the characterization. An LLM that was not measured is taken to
+    be served in the data type of the measured ones, unless the question says which.
+
+    Raises:
+        InputError: the LLM is unknown, or another LLM of this name was measured.
+    """
+    llm_id = question.llm_name
+    llms = characterization.llms
+    config = question.hf_config
+    precisions = question.precision, question.kv_precision
+    if question.sizes is not None:
+        return served(question.sizes.llm(), *precisions)
+
+    if llm_id not in llms:
+        if config is None:
+            shipped = shipped_config(llm_id.replace("/", "__"))
+            fix = f"give {shipped or 'its config.json'} (--hf-config) for a prediction, or "
+            fix += f"one that was measured: {', '.join(llms)}"
+            if not PIPELINE_STORE.is_file():
+                fix += "; those of the demo are known after `make demo`"
+            problem = f"{characterization.source} has no LLM {llm_id!r}"
+            raise InputError(problem, field="--llm", fix=fix)
+        usual_dtype: str | None = next(iter(llms.values())).dtype
+        if any(description.dtype is None for description in characterization.descriptions):
+            usual_dtype = None  # each LLM of the source has its own
+        dtype = DTYPES.get(question.precision or "", usual_dtype)
+        return served(load_llm(config_file(config), dtype), *precisions)
+
+    llm = llms[llm_id]
+    if config is not None and load_llm(config_file(config), llm.dtype) != llm:
+        fix = f"ask with --llm {llm_id}, or rename the file"
+        problem = f"{characterization.source} has another LLM that is called {llm_id!r}"
+        raise InputError(problem, file=config, fix=fix)
+    if not question.is_answered_by_points(characterization):
+        return served(llm, *precisions)
+    if assumptions := question.assumptions:
+        problem = f"{llm_id} was measured as it is: nothing is predicted of it"
+        fix = "leave it out, or describe the LLM with --hf-config"
+        raise InputError(problem, field=f"--{assumptions[0].replace('_', '-')}", fix=fix)
+    return llm
 
 
 def as_measured(
@@ -96,14 +139,13 @@ def as_measured(
         characterization: the measurements.
         has_options: whether the notes may name options: without, the person cannot choose.
     """
-    llm_id = asked_llm_id(question)
     if question.sizes is not None:
         return question, [question.sizes.description()]
-    is_measured = has_points(llm_id, characterization)
-    if not is_measured or answers_from_points(question, llm_id, characterization):
+    llm_id = question.llm_name
+    points = characterization.points[characterization.points["llm_id"] == llm_id]
+    if points.empty or question.is_answered_by_points(characterization):
         return question, []
 
-    points = characterization.points[characterization.points["llm_id"] == llm_id]
     llm = characterization.llms[llm_id]
     notes = []
     if question.hf_config is not None:
@@ -167,7 +209,7 @@ def serving_of(question: Question, source: Source) -> Serving:
 def _measured_lengths(question: Question, source: Source) -> pd.DataFrame:
     """Return the lengths of the LLM's points in sources of one workload."""
     points = source.characterization.points
-    is_asked_llm = points["llm_id"] == asked_llm_id(question)
+    is_asked_llm = points["llm_id"] == question.llm_name
     has_one_workload = ~points["source"].isin(source.fixed)
     return points.loc[is_asked_llm & has_one_workload, LENGTHS].dropna()
 

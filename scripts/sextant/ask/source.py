@@ -1,20 +1,27 @@
 """Measurements that an answer rests on: characterizations, found by name, folder or store."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.ask.llm import answers_from_points, asked_llm_id
 from sextant.ask.question import PIPELINE_STORE, Question
 from sextant.base.errors import InputError
+from sextant.facts.gpu import GPU
 from sextant.points import frame
 from sextant.points.characterization import DEFAULT_SOURCES, Characterization, combined
 from sextant.points.folder import FILE, load_description, load_folder, shipped_sources
 from sextant.points.frame import LENGTHS
+from sextant.points.verdict import ProbeOutcome
 
 SIDES = ("input", "output")
 _IN_MEMORY = "this run"
+
+
+def measured_gpus(characterization: Characterization) -> list[GPU]:
+    """Return the GPUs with points, one per GPU profile."""
+    profile_ids = characterization.points["gpu_profile_id"].unique()
+    return [characterization.profiles[profile_id].gpu for profile_id in profile_ids]
 
 
 class Source(NamedTuple):
@@ -34,8 +41,20 @@ class Source(NamedTuple):
     @property
     def gpu_ids(self) -> set[str]:
         """Types of GPU with points."""
-        profile_ids = self.characterization.points["gpu_profile_id"].unique()
-        return {self.characterization.profiles[profile_id].gpu.gpu_id for profile_id in profile_ids}
+        return {gpu.gpu_id for gpu in measured_gpus(self.characterization)}
+
+    def gpus_left_out(self, llm_ids: Collection[str]) -> set[str]:
+        """Return the types of GPU on which the source could not run these LLMs, and ran none."""
+        feasible = set()
+        omitted = set()
+        for row in self.characterization.feasibility.itertuples():
+            if row.llm_id in llm_ids:
+                gpu_id = self.characterization.profiles[row.gpu_profile_id].gpu.gpu_id
+                if row.is_feasible:
+                    feasible.add(gpu_id)
+                if row.verdict == ProbeOutcome.OMITTED:
+                    omitted.add(gpu_id)
+        return omitted - feasible
 
     @property
     def fixed(self) -> list[str]:
@@ -43,27 +62,47 @@ class Source(NamedTuple):
         descriptions = self.characterization.descriptions
         return [part.source for part in descriptions if part.lengths == "fixed"]
 
+    @property
+    def n_llms(self) -> int:
+        """LLMs with points."""
+        return int(self.characterization.points["llm_id"].nunique())
+
+    @property
+    def n_gpu_profiles(self) -> int:
+        """GPU profiles with points."""
+        return int(self.characterization.points["gpu_profile_id"].nunique())
+
+    @property
+    def length_ranges(self) -> list[list[float]]:
+        """Least and largest mean tokens of a request, of input and of output.
+
+        The ends are equal where all points share one workload.
+        """
+        if not self.fixed:
+            return [[mean, mean] for mean in (self.input_tokens, self.output_tokens)]
+        ends = self.characterization.points[LENGTHS].agg(["min", "max"])
+        return ends.to_numpy(float).T.tolist()
+
+    @property
+    def attributions(self) -> list[str]:
+        """Whose data it is, and under which licence, one entry per part."""
+        return [
+            f"{part.attribution} ({part.licence})" for part in self.characterization.descriptions
+        ]
+
     def facts(self) -> dict[str, Any]:
-        """Return the source's entry in an answer; fixed request lengths have ranges."""
-        points = self.characterization.points
-        means = (self.input_tokens, self.output_tokens)
-        ranges = [[mean, mean] for mean in means]
-        if self.fixed:
-            ranges = points[LENGTHS].agg(["min", "max"]).to_numpy(float).T.tolist()
+        """Return the source's entry in an answer."""
         return {
             "source": self.characterization.source,
             "origin": self.origin,
             "note": self.note,
-            "attributions": [
-                f"{part.attribution} ({part.licence})"
-                for part in self.characterization.descriptions
-            ],
-            "n_llms": int(points["llm_id"].nunique()),
-            "n_gpu_profiles": int(points["gpu_profile_id"].nunique()),
-            "n_points": len(points),
+            "attributions": self.attributions,
+            "n_llms": self.n_llms,
+            "n_gpu_profiles": self.n_gpu_profiles,
+            "n_points": len(self.characterization.points),
             "mean_input_tokens": self.input_tokens,
             "mean_output_tokens": self.output_tokens,
-            "lengths_tokens": dict(zip(SIDES, ranges, strict=True)),
+            "lengths_tokens": dict(zip(SIDES, self.length_ranges, strict=True)),
             "longest_request_tokens": self.longest_request_tokens,
             "memory_utilization": self.memory_utilization,
         }
@@ -82,18 +121,15 @@ def find_source(question: Question) -> Source:
     if question.characterization is not None:
         return _complete(question.characterization, _IN_MEMORY)
     names = question.sources
-    if not names and question.database is None and not _is_in_pipeline_store(question.llm_id):
-        names = (_newest(question),)
+    if not names and question.database is None:
+        names = _default_sources(question)
 
     characterization, origin = load_sources(
         names, question.database, question.workload_id, question.scenario_id
     )
     points = characterization.points
-    kinds = {
-        characterization.profiles[profile_id].gpu.kind
-        for profile_id in points["gpu_profile_id"].unique()
-    }
-    is_prediction = not answers_from_points(question, asked_llm_id(question), characterization)
+    kinds = {gpu.kind for gpu in measured_gpus(characterization)}
+    is_prediction = not question.is_answered_by_points(characterization)
     if is_prediction and points["llm_id"].nunique() == 1 and kinds != {"cpu"}:
         ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
         source = _complete(combined([characterization, ships]), f"{origin} + shipped")
@@ -103,46 +139,93 @@ def find_source(question: Question) -> Source:
     return _complete(characterization, origin)
 
 
-def _is_in_pipeline_store(llm_id: str | None) -> bool:
-    if llm_id is None or not PIPELINE_STORE.is_file():
-        return False
-    from sextant.points.store import open_store
+def _default_sources(question: Question) -> tuple[str, ...]:
+    """Return the sources of a question that names none; no name stands for the pipeline's store.
 
-    with open_store(PIPELINE_STORE) as store:
-        return bool(store.execute("FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
-
-
-def _newest(question: Question) -> str:
-    """Return the newest shipped source that covers the question.
-
-    A question without lengths needs a source with a workload of its own. Where no source has the
-    GPUs and the engine of the question, the newest of all answers.
+    The pipeline's store comes first, if it has the LLM. Else the newest shipped source that covers
+    the question answers. A question without lengths needs a source with a workload of its own.
+    Where no source has the GPUs and the engine of the question, the newest of all answers.
     """
+    if question.llm_id is not None and PIPELINE_STORE.is_file():
+        from sextant.points.store import open_store
+
+        with open_store(PIPELINE_STORE) as store:
+            if store.execute("FROM llm WHERE llm_id = ?", [question.llm_id]).fetchall():
+                return ()
     if question.requests is None:
-        return DEFAULT_SOURCES[-1]
+        return (DEFAULT_SOURCES[-1],)
     if not question.gpu_profile_ids and question.engine is None:
-        return DEFAULT_SOURCES[0]
+        return (DEFAULT_SOURCES[0],)
 
     wanted_gpu_ids = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
     for name in DEFAULT_SOURCES:
         characterization = load_folder(shipped_sources()[name])
-        points = characterization.points
-        gpu_ids = {
-            characterization.profiles[profile_id].gpu.gpu_id
-            for profile_id in points["gpu_profile_id"]
-        }
-        has_engine = question.engine in {None, *points["engine"].dropna()}
+        gpu_ids = {gpu.gpu_id for gpu in measured_gpus(characterization)}
+        has_engine = question.engine in {None, *characterization.points["engine"].dropna()}
         if wanted_gpu_ids <= gpu_ids and has_engine:
-            return name
-    return DEFAULT_SOURCES[0]
+            return (name,)
+    return (DEFAULT_SOURCES[0],)
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Where a source is."""
 
     path: Path
     store_source: str | None
     """Its name in a store, empty for the store's own source; None: `path` is a folder."""
+
+    @classmethod
+    def of(cls, name: str, database: Path | None) -> "_Location":
+        """Return where a source is. Raises InputError: nothing has this name."""
+        path = Path(name)
+        shipped = shipped_sources()
+        if (path / FILE).is_file():
+            return cls(path, None)
+        if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
+            return cls(path, "")
+        if path.is_dir():
+            fix = "write it (docs/adding.md), or give a folder of `sextant load` runs"
+            problem = "there is no characterization.yaml in this folder"
+            raise InputError(problem, file=name, field="--source", fix=fix)
+
+        is_in_store = False
+        if name in shipped and database is not None:
+            from sextant.points.measured import load_all
+
+            is_in_store = any(part.source == name for part in load_all(database))
+        if name in shipped and not is_in_store:
+            return cls(shipped[name], None)
+        if database is not None or PIPELINE_STORE.is_file():
+            return cls(database or PIPELINE_STORE, name)
+        others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
+        fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
+        problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
+        raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
+
+    @property
+    def origin(self) -> str:
+        """What an answer says of it: `shipped`, or the path."""
+        is_shipped = self.store_source is None and self.path in shipped_sources().values()
+        return "shipped" if is_shipped else str(self.path)
+
+    def load(self, workload_id: str | None, scenario_id: str | None) -> Characterization:
+        """Return its points; of a store those of this workload and scenario, by default its own."""
+        if self.origin == "shipped":
+            return load_folder(self.path)
+        if self.store_source is None:
+            return _load_own(self.path)
+        # With the cells' definitions, which a folder of points lacks.
+        from sextant.points.measured import load_characterization
+
+        characterization = load_characterization(
+            self.path, self.store_source or None, workload_id, scenario_id
+        )
+        shipped = shipped_sources()
+        if characterization.source not in shipped:
+            return characterization
+        description = load_description(shipped[characterization.source])
+        points = frame.complete(characterization.points, description.defaults)
+        return replace(characterization, points=points, descriptions=(description,))
 
 
 def load_sources(
@@ -164,84 +247,24 @@ def load_sources(
     Raises:
         InputError: a source cannot be read, or two contradict each other.
     """
-    locations = [_find_place(name, database) for name in dict.fromkeys(names)]
-    if not names or (
-        database is not None and all(location.store_source is None for location in locations)
-    ):
-        locations.insert(0, _store_place(database))
+    locations = [_Location.of(name, database) for name in dict.fromkeys(names)]
+    has_store = any(location.store_source is not None for location in locations)
+    if not names or (database is not None and not has_store):
+        if database is None and not PIPELINE_STORE.is_file():
+            ships = ", ".join(shipped_sources())
+            fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
+            raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
+        locations.insert(0, _Location(database or PIPELINE_STORE, ""))
+        has_store = True
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
-        if value is not None and all(location.store_source is None for location in locations):
+        if value is not None and not has_store:
             fix = "leave it out, or name your own points (--source, --database)"
             problem = f"{', '.join(names)} has one workload and one scenario"
             raise InputError(problem, field=field, fix=fix)
 
-    parts = []
-    origins = []
-    for location in locations:
-        is_shipped = location.store_source is None and location.path in shipped_sources().values()
-        origins.append("shipped" if is_shipped else str(location.path))
-        parts.append(_load_part(location, workload_id, scenario_id))
-    return combined(parts), " + ".join(dict.fromkeys(origins))
-
-
-def _store_place(database: Path | None) -> _Place:
-    """Return the location of a store's own source. Raises InputError: there is no store."""
-    if database is None and not PIPELINE_STORE.is_file():
-        ships = ", ".join(shipped_sources())
-        fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
-        raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
-    return _Place(database or PIPELINE_STORE, "")
-
-
-def _load_part(
-    location: _Place, workload_id: str | None, scenario_id: str | None
-) -> Characterization:
-    shipped = shipped_sources()
-    if location.store_source is None:
-        is_shipped = location.path in shipped.values()
-        return load_folder(location.path) if is_shipped else _load_own(location.path)
-    # With the cells' definitions, which a folder of points lacks.
-    from sextant.points.measured import load_characterization
-
-    characterization = load_characterization(
-        location.path, location.store_source or None, workload_id, scenario_id
-    )
-    if characterization.source not in shipped:
-        return characterization
-    description = load_description(shipped[characterization.source])
-    points = frame.complete(characterization.points, description.defaults)
-    return replace(characterization, points=points, descriptions=(description,))
-
-
-def _find_place(name: str, database: Path | None) -> _Place:
-    """Return where a source is. Raises InputError: nothing has this name."""
-    path = Path(name)
-    shipped = shipped_sources()
-    if (path / FILE).is_file():
-        return _Place(path, None)
-    if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
-        return _Place(path, "")
-    if path.is_dir():
-        fix = "write it (docs/adding.md), or give a folder of `sextant load` runs"
-        problem = "there is no characterization.yaml in this folder"
-        raise InputError(problem, file=name, field="--source", fix=fix)
-    if name in shipped and not _store_has(name, database):
-        return _Place(shipped[name], None)
-    if database is not None or PIPELINE_STORE.is_file():
-        return _Place(database or PIPELINE_STORE, name)
-    others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
-    fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
-    problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
-    raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
-
-
-def _store_has(name: str, database: Path | None) -> bool:
-    """Return whether a store that was given has a source of this name."""
-    if database is None:
-        return False
-    from sextant.points.measured import load_all
-
-    return any(characterization.source == name for characterization in load_all(database))
+    parts = [location.load(workload_id, scenario_id) for location in locations]
+    origins = dict.fromkeys(location.origin for location in locations)
+    return combined(parts), " + ".join(origins)
 
 
 def known_sources(

@@ -69,14 +69,15 @@ class DrawnTraffic(NamedTuple):
         is_typical = seed == 0 and isinstance(self.arrivals, Gamma) and n > 0
         extent: dict[str, Any] = {"n": n + 1} if is_typical else {"duration_s": self.duration_s}
         frame = draw_trace(self.requests, self.arrivals, seed=seed + self.first_seed, **extent)
+        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
         if is_typical:  # as many as the rate says; the next one would come at the end
-            frame["arrival_s"] *= self.duration_s / frame["arrival_s"].iloc[-1]
-            frame = frame.iloc[:-1]
-        if frame.empty:
+            arrival_s = (arrival_s * (self.duration_s / arrival_s[-1]))[:-1]
+            inputs = inputs[:-1]
+            outputs = outputs[:-1]
+        if not len(arrival_s):
             fix = "give a higher --request-rate, or a longer --duration"
             problem = f"no request arrives in {self.duration_s:g} s"
             raise InputError(problem, field="--request-rate", fix=fix)
-        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
         return RequestStream(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
 
     def steady(self) -> SteadyTraffic | None:
@@ -97,9 +98,17 @@ def traffic_at_rate(
     duration_s: float | None = None,
     first_seed: int = 0,
 ) -> DrawnTraffic:
-    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`. They
-    are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or with
-    Gamma gaps of shape `alpha`; 1 (Poisson) without any."""
+    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`.
+
+    Args:
+        rate_rps: requests a second.
+        workload: a stored workload. Its requests are drawn, and they arrive as its trace did.
+        lengths: of the requests, in place of the workload's.
+        alpha: shape of Gamma gaps between arrivals, in place of the trace's arrivals. Without both
+            it is 1 (Poisson).
+        duration_s: of all requests; None: as above.
+        first_seed: used for seed 0.
+    """
     generators.check_positive(rate_rps=rate_rps)
     model = None
     if alpha is None and workload is not None and Path(workload).is_dir():
@@ -120,6 +129,38 @@ def traffic_at_rate(
     return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
 
 
+_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS number,
+    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
+    sum(input_tokens) FILTER (status = 'ok') AS inputs,
+    sum(output_tokens) FILTER (status = 'ok') AS outputs,
+    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
+"""Makes the rows of `_Window`."""
+
+
+class _Window(NamedTuple):
+    """What arrives in one window of a trace."""
+
+    number: int
+    n: int
+    """Requests that succeeded."""
+    n_failed: int
+    inputs: float
+    """Tokens of the requests that succeeded."""
+    outputs: float
+    first_s: float
+    last_s: float
+
+
+class _ReadRequests(NamedTuple):
+    """Requests of a trace in order of arrival, one array per column."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    row: np.ndarray
+    """Number of its row in the file."""
+
+
 def demand_of_trace(
     trace: str | Path,
     *,
@@ -130,52 +171,72 @@ def demand_of_trace(
     has_turns: bool = False,
     factor: float = 1.0,
 ) -> RequestStream:
-    """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
-    Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
-    one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
-    with `has_turns` turns of sessions wait for answers (`read_turns`).
+    """Read the requests of a normalised trace that succeeded.
 
-    Raises InputError: not a normalised trace, or all that succeeded came at one moment.
+    A trace with more than `MOST_REQUESTS` is read in its busiest windows, by requests or tokens.
+    Each comes with the window before it, in which queues build up.
+
+    Args:
+        trace: the file.
+        window_s: length of a window.
+        llm: read the requests of this LLM alone.
+        service: read the requests of this service alone.
+        has_prefixes: whether the demand has the prefixes that `hash_ids` tell.
+        has_turns: whether turns of sessions wait for answers (`read_turns`).
+        factor: on the number of requests.
+
+    Raises:
+        InputError: not a normalised trace, all that succeeded came at one moment, or the factor
+            makes too many requests.
     """
-    stored = require_trace(trace).schema_arrow.names
-    rows = parquet_rows(trace, has_row_number=True)
+    columns = require_trace(trace).schema_arrow.names
     chosen = {"llm": llm, "service": service}
     where = " AND ".join(
         f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
     )
-    of_group = f"{rows} WHERE {where or 'true'}"
+    of_group = f"{parquet_rows(trace, has_row_number=True)} WHERE {where or 'true'}"
     with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
         database.execute(_SETTINGS)
         counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
-        n_failed = int(counts["n_failed"].sum())
-        counts = counts[counts["n"] > 0]
-        load = counts.set_index("place")[["n", "inputs", "outputs"]]
-        windows = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
-        kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
-        query = f"""SELECT {", ".join(COLUMNS)}, file_row_number AS row FROM {of_group}
-            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
-        read = database.execute(query).fetchnumpy() if len(counts) else {}
-    n = int(counts["n"].sum())
-    if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
-        problem = "all requests came at one moment" if n > 1 else f"{n} of its requests succeeded"
-        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
-        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+        windows = [_Window(*row) for row in counts.itertuples(index=False)]
+        n_failed = sum(window.n_failed for window in windows)
+        windows = [window for window in windows if window.n]
+        n = sum(window.n for window in windows)
+        end_s = max((window.last_s for window in windows), default=0.0)
+        if n < 2 or not end_s > min(window.first_s for window in windows):
+            problem = "all requests came at one moment"
+            if n < 2:
+                problem = f"{n} of its requests succeeded"
+            fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+            raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+
+        load = pd.DataFrame([(window.n, window.inputs, window.outputs) for window in windows])
+        load.index = pd.Index([window.number for window in windows])
+        busiest = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
+        kept = "" if busiest is None else f"AND floor(arrival_s / {window_s}) IN {busiest}"
+        query = f"""SELECT {", ".join(COLUMNS)}, file_row_number FROM {of_group}
+            AND status = 'ok' {kept} ORDER BY arrival_s, file_row_number"""
+        read = _ReadRequests(*database.execute(query).fetchnumpy().values())
+
     prefixes = None
-    if has_prefixes and HASH_IDS in stored and len((blocks := read_shared_blocks(trace)).ids):
-        prefixes = Prefixes(*blocks.at(read["row"]).chains())
-    arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
+    if has_prefixes and HASH_IDS in columns and len((blocks := read_shared_blocks(trace)).ids):
+        prefixes = Prefixes(*blocks.at(read.row).chains())
+    arrival_s, clock_step_s = on_fine_clock(np.asarray(read.arrival_s, float))
     demand = RequestStream(
         id_of_file_name(Path(trace).stem),
         arrival_s,
-        np.asarray(read["input_tokens"], np.int64),
-        np.maximum(read["output_tokens"], 1).astype(np.int64),
-        max(float(counts["last_s"].max()), float(arrival_s[-1])),
+        np.asarray(read.input_tokens, np.int64),
+        np.maximum(read.output_tokens, 1).astype(np.int64),
+        max(end_s, float(arrival_s[-1])),
         prefixes,
-        read_turns(trace, arrival_s, read["row"]) if has_turns else None,
+        read_turns(trace, arrival_s, read.row) if has_turns else None,
         origin=TraceOrigin(
             start_time=start_time(trace),
-            n_requests=n if windows is not None else None,
-            mean_lengths=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
+            n_requests=n if busiest is not None else None,
+            mean_lengths=(
+                sum(window.inputs for window in windows) / n,
+                sum(window.outputs for window in windows) / n,
+            ),
             n_failed=n_failed,
             clock_step_s=clock_step_s,
         ),
@@ -187,18 +248,13 @@ def demand_of_trace(
     return multiplied_demand(demand, factor, window_s)
 
 
-_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
-    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
-    sum(input_tokens) FILTER (status = 'ok') AS inputs,
-    sum(output_tokens) FILTER (status = 'ok') AS outputs,
-    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
-
-
 def multiplied_demand(
     demand: RequestStream, factor: float, block_s: float | None = None
 ) -> RequestStream:
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
-    Copies share no prefix. Windows of `block_s` have their requests times the factor."""
+
+    Copies share no prefix. Windows of `block_s` have their requests times the factor.
+    """
     if factor == 1:
         return demand
     arrival_s, places, copies = generators.multiplied(

@@ -12,9 +12,8 @@ from typing import Any
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, fit_predictor, make_predictor
-from sextant.ask.llm import find_llm
 from sextant.ask.question import Question, check_question
-from sextant.ask.serving import as_measured
+from sextant.ask.serving import as_measured, find_llm
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress

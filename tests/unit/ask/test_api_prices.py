@@ -137,16 +137,16 @@ def test_organisation_and_precision_of_an_llm_do_not_count() -> None:
 
 
 def test_the_table_that_ships_has_one_dated_price_of_an_llm_a_provider() -> None:
-    rows = load_api_prices(API_PRICES)
-    assert all(row["llm_id"] == plain_name(row["llm_id"]) for row in rows)
-    assert all(len(row["as_of"]) == 10 and row["source"].startswith("https://") for row in rows)
-    # A slip of the decimal point would be seen.
-    assert all(0.005 < row["input_usd_per_mtok"] <= row["output_usd_per_mtok"] * 2 for row in rows)
-    assert all(row.get("cached_input_usd_per_mtok", 0) <= row["input_usd_per_mtok"] for row in rows)
+    prices = [listed.price for listed in load_api_prices(API_PRICES)]
+    assert all(price.llm_id == plain_name(price.llm_id) for price in prices)
+    assert all(len(price.as_of) == 10 and price.source.startswith("https://") for price in prices)
+    for price in prices:  # a slip of the decimal point would be seen
+        assert 0.005 < price.input_usd_per_mtok <= price.output_usd_per_mtok * 2
+        assert (price.cached_input_usd_per_mtok or 0) <= price.input_usd_per_mtok
     readme = (PRICES / "README.md").read_text("utf-8")
-    assert "api_prices.csv" in readme and "MIT" in readme and rows[0]["as_of"] in readme
+    assert "api_prices.csv" in readme and "MIT" in readme and prices[0].as_of in readme
     shipped = {plain_name(path.stem) for path in LLAMA.parent.glob("*.json")}
-    assert len(shipped & {row["llm_id"] for row in rows}) >= 12
+    assert len(shipped & {price.llm_id for price in prices}) >= 12
 
 
 def test_the_users_prices_come_first_then_the_providers() -> None:
@@ -154,7 +154,10 @@ def test_the_users_prices_come_first_then_the_providers() -> None:
     name = LLAMA.stem
 
     def found(given):
-        return {row["provider"]: row["input_usd_per_mtok"] for row in find_api_prices(given, name)}
+        return {
+            listed.price.provider: listed.price.input_usd_per_mtok
+            for listed in find_api_prices(given, name)
+        }
 
     assert found(mine) == {"deepinfra": 7}
     both = found("nebius,deepinfra,mine.csv")

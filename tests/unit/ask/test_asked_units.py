@@ -15,8 +15,8 @@ from command import sextant
 from sextant.ask.candidates import find_candidates
 from sextant.ask.case import Case
 from sextant.ask.caveats import outside_of_measurements
-from sextant.ask.llm import find_llm
 from sextant.ask.question import Question
+from sextant.ask.serving import find_llm
 from sextant.ask.source import find_source
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads, weigh

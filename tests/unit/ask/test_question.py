@@ -9,10 +9,9 @@ import pytest
 from sextant.ask.candidates import find_candidates
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import note_named_precision
-from sextant.ask.llm import answers_from_points, asked_llm_id, find_llm
 from sextant.ask.probe import read_probe
 from sextant.ask.question import Question, check_question
-from sextant.ask.serving import as_measured
+from sextant.ask.serving import as_measured, find_llm
 from sextant.ask.source import find_source
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
@@ -52,7 +51,7 @@ def test_an_option_that_makes_no_sense_is_named(change, words) -> None:
 
 
 def test_an_llm_is_served_like_the_measured_ones_unless_asked_otherwise(source) -> None:
-    name, llm = asked_llm_id(ASKED), find_llm(ASKED, source.characterization)
+    name, llm = ASKED.llm_name, find_llm(ASKED, source.characterization)
     assert (name, llm.dtype) == ("mistral-7b", "float16")  # its config says bfloat16
     assert llm.n_parameters == 7_241_732_096
     other = find_llm(replace(ASKED, dtype="float32", kv_dtype="fp8"), source.characterization)
@@ -77,12 +76,12 @@ def test_a_config_with_the_name_of_another_measured_llm_is_refused(source, tmp_p
 def test_the_config_of_a_measured_llm_asks_about_that_llm(source) -> None:
     config = ROOT / "resources" / "llms" / "llama-7b.json"
     asked = replace(ASKED, hf_config=config)
-    name, llm = asked_llm_id(asked), find_llm(asked, source.characterization)
+    name, llm = asked.llm_name, find_llm(asked, source.characterization)
     assert (name, llm) == ("llama-7b", source.characterization.llms["llama-7b"])
-    assert answers_from_points(asked, name, source.characterization)
+    assert asked.is_answered_by_points(source.characterization)
     # Described, it may be asked about as it was not measured.
     other = replace(asked, dtype="fp8")
-    assert not answers_from_points(other, name, source.characterization)
+    assert not other.is_answered_by_points(source.characterization)
     assert find_llm(other, source.characterization).weight_bytes < 0.6 * llm.weight_bytes
 
 

@@ -15,8 +15,8 @@ from llm_configs import PUBLISHED
 from sextant.answer.option import Option, split_beaten
 from sextant.ask.case import Case
 from sextant.ask.forecast import fit_predictor
-from sextant.ask.llm import find_llm
 from sextant.ask.question import Question
+from sextant.ask.serving import find_llm
 from sextant.ask.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.facts.slo import SLO
