@@ -65,7 +65,9 @@ class Answer:
     def chosen_profile(self) -> GPUProfile | None:
         """The recommended GPU profile, with its price; None: there is none."""
         name = self.chosen.gpu_profile_id
-        return next((each for each in self.gpu_profiles if each.gpu_profile_id == name), None)
+        return next(
+            (profile for profile in self.gpu_profiles if profile.gpu_profile_id == name), None
+        )
 
     @cached_property
     def price_origins(self) -> list[PriceOrigin]:

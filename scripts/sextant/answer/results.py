@@ -26,7 +26,7 @@ def write_results(
     from sextant.pages.page import write_page
 
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-    paths = {kind: Path(path) for kind, path in outputs.items()}
-    with atomic_folder(paths["json"].parent, last=paths["json"].name) as folder:
-        write_parquet(folder / paths["table"].name, table, document.origin or {})
-        write_page(document, folder / paths["html"].name, folder / paths["json"].name)
+    table_path, page_path, json_path = (Path(outputs[name]) for name in ("table", "html", "json"))
+    with atomic_folder(json_path.parent, last=json_path.name) as folder:
+        write_parquet(folder / table_path.name, table, document.origin or {})
+        write_page(document, folder / page_path.name, folder / json_path.name)

@@ -199,10 +199,12 @@ class ApiComparison:
         cheapest = self.providers[0]
         provider = cheapest.price.provider
         asks = number(cheapest.usd_per_month)
-        own = number(self.own_usd_per_month)
-        text = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
+        own_usd = number(self.own_usd_per_month)
+        text = f"{provider} bills {asks} USD a month, own GPUs cost {own_usd}"
         if self.own_usd_per_month < cheapest.usd_per_month:
-            text = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
+            text = (
+                f"Own GPUs are cheaper: {own_usd} USD a month, the cheapest API {asks} ({provider})"
+            )
         text += f"; own GPUs pay from {number(cheapest.break_even_requests_per_day)} requests a day"
         if cheapest.break_even_utilisation is not None:
             text += f" ({percent(cheapest.break_even_utilisation)} of what they can serve)"

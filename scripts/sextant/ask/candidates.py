@@ -79,7 +79,7 @@ def find_candidates(
     """Return the candidate GPU profiles, at the prices that hold (`Prices.apply_to`).
 
     Args:
-        gpu_profiles: those of the source.
+        gpu_profiles: GPU profiles of the source.
         wanted: the candidates, as `<n>x<gpu_id>`. If empty, the profiles of the user's table, and
             what the named providers sell of the source's; without `prices` all of the source's.
         prices: as `read_prices` takes them.

@@ -59,7 +59,7 @@ class Case:
     configured_llm: LLM
     """The LLM's facts, in the precisions of the question, without speculation."""
     gpu_profiles: Mapping[str, GPUProfile]
-    """The candidates, with those that cannot serve the LLM."""
+    """All candidates, `excluded` ones too."""
     notes: tuple[str, ...] = ()
     """What is assumed of precisions and prices, one sentence each."""
     exclusions: Mapping[str, str] | None = None

@@ -187,7 +187,7 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
     """Return what to know of a measured answer, one sentence each.
 
     That is: limits that are judged by a derived or estimated latency, and loads at which too many
-    requests failed. `latencies` are those of the points at the SLO's percentiles
+    requests failed. `latencies` are the points' latencies at the SLO's percentiles
     (`points.frame.judged`).
     """
     sentences = []

@@ -138,7 +138,7 @@ class Forecast:
     slo: SLO
     model: JointPredictor
     calibration: Calibration | None
-    """Measurements of the LLM with such requests; None: there are none."""
+    """Measurements of the LLM with requests like the asked ones; None: there are none."""
     users: Sequence[int]
     """Numbers of users that a replica may get."""
 
@@ -207,7 +207,7 @@ def draw_latencies(model: JointPredictor, case: Case, X: pd.DataFrame) -> np.nda
 def _calibration_points(
     case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame | None:
-    """Return the points of the LLM with such requests, one per GPU profile and load."""
+    """Return the points of the LLM with requests like the asked ones, one per profile and load."""
     source_points = case.source.characterization.points
     source_points = source_points[source_points["llm_id"] == case.llm_id]
     if case.probe is None and source_points.empty:
@@ -240,7 +240,7 @@ def _calibration_points(
 def _alike_points(
     points: pd.DataFrame, case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
-    """Return the points of requests, layout, engine and precision like those of the case."""
+    """Return the points whose requests, layout, engine and precision are like the case's."""
     points = judged(points, slo)
     points = points[points["users"].notna()]
     points = points[are_alike(points[LENGTHS].to_numpy(float), case.lengths)]

@@ -51,7 +51,7 @@ class Settings:
         Args:
             kv_tokens: size of the KV cache, of all copies of attention together.
             longest_tokens: tokens of the longest request.
-            engine: whose defaults hold.
+            engine: its defaults hold where a setting is None.
             engine_version: None for the newest.
             copies: of attention; each takes its own sequences.
         """

@@ -39,7 +39,7 @@ def read_probe(
     Args:
         path: the file.
         llm_id: the LLM's name.
-        gpu_profiles: those that are known.
+        gpu_profiles: all that the file may name beside `<n>x<gpu_id>` of a known device.
         lengths: mean input and output tokens, where the file has none.
 
     Returns:

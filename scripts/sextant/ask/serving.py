@@ -151,8 +151,9 @@ def as_measured(
     if question.hf_config is not None:
         sources = " and ".join(points["source"].unique())
         notes.append(f"{llm_id} was measured by {sources}: those measurements are used.")
-    if (points["engine"] == question.engine).any():
-        points = points[points["engine"] == question.engine]
+    is_on_engine = points["engine"] == question.engine
+    if is_on_engine.any():
+        points = points[is_on_engine]
 
     chosen: dict[str, Any] = {}
     for precision in PRECISIONS:

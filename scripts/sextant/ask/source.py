@@ -209,7 +209,7 @@ class _Location(NamedTuple):
         return "shipped" if is_shipped else str(self.path)
 
     def load(self, workload_id: str | None, scenario_id: str | None) -> Characterization:
-        """Return its points; of a store those of this workload and scenario, by default its own."""
+        """Return its points. A store has several workloads and scenarios; None: its own."""
         if self.origin == "shipped":
             return load_folder(self.path)
         if self.store_source is None:
