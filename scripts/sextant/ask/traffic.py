@@ -204,14 +204,12 @@ def demand_of_trace(
         n = sum(window.n for window in windows)
         end_s = max((window.last_s for window in windows), default=0.0)
         if n < 2 or not end_s > min(window.first_s for window in windows):
-            problem = "all requests came at one moment"
-            if n < 2:
-                problem = f"{n} of its requests succeeded"
+            succeeded = f"{n} of its requests succeeded"
+            problem = succeeded if n < 2 else "all requests came at one moment"
             fix = "give a trace with two or more, or another --trace-llm or --trace-service"
             raise InputError(problem, file=trace, field="arrival_s", fix=fix)
 
-        load = pd.DataFrame([(window.n, window.inputs, window.outputs) for window in windows])
-        load.index = pd.Index([window.number for window in windows])
+        load = pd.DataFrame(windows).set_index("number")[["n", "inputs", "outputs"]]
         busiest = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
         kept = "" if busiest is None else f"AND floor(arrival_s / {window_s}) IN {busiest}"
         query = f"""SELECT {", ".join(COLUMNS)}, file_row_number FROM {of_group}
@@ -233,10 +231,7 @@ def demand_of_trace(
         origin=TraceOrigin(
             start_time=start_time(trace),
             n_requests=n if busiest is not None else None,
-            mean_lengths=(
-                sum(window.inputs for window in windows) / n,
-                sum(window.outputs for window in windows) / n,
-            ),
+            mean_lengths=(float(load["inputs"].sum() / n), float(load["outputs"].sum() / n)),
             n_failed=n_failed,
             clock_step_s=clock_step_s,
         ),
