@@ -108,8 +108,8 @@ def weigh(
     95% quantiles of the most users that a replica serves, `users_lo, users_median, users_hi`, and
     the median of the most load, in the SLO's unit, `load_median`.
 
-    Numbers of replicas are those that some number of users per replica in `draws` asks for; with a
-    request rate those that some draw needs.
+    Options have the numbers of replicas that some number of users per replica in `draws` asks for;
+    with a request rate, the numbers that some draw needs.
     """
     parts = []
     for llm_id in dict.fromkeys(draws.X["llm_id"]):
@@ -196,7 +196,7 @@ def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> n
         counts: numbers of replicas, (counts,).
     """
     cheapest = (needed * price).min(axis=1)
-    # A draw in which no profile serves anybody cannot be won, nor judged.
+    # A draw in which no profile serves a user cannot be won, nor judged.
     possible = np.where(np.isfinite(cheapest), cheapest, 1.0)[:, None, None]
     usd_per_hour = np.round(price[:, None] * counts, 9)
     return np.where(needed[..., None] <= counts, usd_per_hour / possible, np.inf)

@@ -8,7 +8,8 @@ import numpy as np
 from sextant.decide.sizing import size_replicas
 from sextant.facts.slo import SLO
 
-_SLACK = 1e-9  # Of quotients: the last digits may be wrong.
+_SLACK = 1e-9
+"""Of quotients: their last digits may be wrong."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class FleetOption:
         return max(int(size_replicas(self.load, served, _SLACK)), least)
 
     def is_met(self, replicas: int) -> np.ndarray:
-        """Return in which draws so many replicas suffice, shape (draws,)."""
+        """Return in which draws a number of replicas suffices, shape (draws,)."""
         return size_replicas(self.load, self.load_per_replica, _SLACK) <= replicas
 
 
@@ -124,7 +125,7 @@ class FleetPlan:
     pools: tuple[PoolUse, ...]
     usd_per_hour: float
     bound_usd_per_hour: float  #: No plan that serves as many demands of each priority costs less.
-    most_served: int  # No plan serves more; above `len(served)` only if time ran out.
+    most_served: int  #: No plan serves more; above `len(served)` only if time ran out.
     joint_probability_met: float
     """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float  #: The same if the demands' errors were independent.

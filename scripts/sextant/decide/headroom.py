@@ -61,7 +61,7 @@ class Headroom:
 
     users_per_replica: int
     level_users: int
-    """The next load that is known: latencies are those at this number of users."""
+    """The next number of users at which latencies are known: the latencies are of this load."""
     limits: tuple[LimitRoom, ...]
     load: float
     """The most that the replicas carry within all limits, in the SLO's unit."""
@@ -114,9 +114,9 @@ def measure_headroom(
     share = slo.load / replicas
     needed = np.maximum.accumulate(np.where(np.isfinite(carried), carried, 0.0))
     level = min(int(np.searchsorted(needed, share * (1 - 1e-9))), len(users) - 1)
-    users_each = users[level]
+    in_flight = users[level]
     if slo.users is not None:
-        users_each = min(int(np.ceil(share)), int(users[level]))
+        in_flight = min(int(np.ceil(share)), int(users[level]))
 
     limits = _limit_rooms(curve, slo, replicas, level)
     n_met = min(n for n, _ in limits) if limits else len(users)
@@ -131,7 +131,7 @@ def measure_headroom(
     most_rps = load_of_one if slo.users is None else _replica_rate(curve, slo, max(n_met - 1, 0))
     lengths = curve[LENGTHS].to_numpy(float)[level]
     return Headroom(
-        users_per_replica=int(users_each),
+        users_per_replica=int(in_flight),
         level_users=int(users[level]),
         limits=rooms,
         load=replicas * load_of_one,

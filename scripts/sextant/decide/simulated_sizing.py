@@ -235,8 +235,8 @@ class Sizing:
     failed_share_alone: float = 0.0
     """Their largest share of the requests of a window."""
     rate_rps: float | None = None
-    """Mean rate that one of the replicas serves if there are as many as the likeliest law needs;
-    None where it was not computed."""
+    """Mean rate that a replica serves beside the others that the likeliest law needs; None where it
+    was not computed."""
     binds: str | None = None
     """What keeps a replica from a higher rate: `limits`, or as `Bound.binds`."""
     needs: Sequence[float] = field(default_factory=tuple)
@@ -395,8 +395,8 @@ def _take_draws(
 ) -> list[float] | None:
     """Return the fewest replicas in each draw; None where too many draws have no number.
 
-    `need` returns them for a number that is enough and a draw; `taken` are those of the first
-    draws.
+    `need` returns the fewest replicas for a number that is enough and a draw; `taken` are the
+    results of the first draws.
     """
     most = np.full(n_draws, np.inf)
     for worse in draws.worse:
@@ -474,7 +474,7 @@ def rate_at_slo(
     """Return the mean rate at which replicas just meet the target, None if at no rate.
 
     The gaps of the traffic are stretched, and the windows with them: each keeps its requests. Of
-    many requests those of the busiest windows stand for all.
+    many requests, the busiest windows stand for all.
     """
     peak = demand.peak(target.window_s)
 

@@ -37,8 +37,7 @@ def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most load, users or requests a second, that a replica serves within all limits.
 
     A replica may carry a higher request rate with fewer users in flight than `users_served`. A
-    point whose load is not known (NaN in `carried`) does not count. Shapes are those of
-    `users_served`.
+    point whose load is not known (NaN in `carried`) does not count. Shapes as in `users_served`.
     """
     met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))

@@ -63,7 +63,7 @@ def predict_held_out(
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> list[HeldOutPredictions]:
-    """Predict every point from those of other LLMs, GPU types, engines or versions of them.
+    """Predict every point from the points of other LLMs, GPU types, engines or engine versions.
 
     LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, or one LLM in two precisions, say
     nothing new of each other. Left out and counted are points without any latency, and points whose

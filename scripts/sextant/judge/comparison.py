@@ -68,7 +68,7 @@ def evaluate_predictors(
         characterization: the points.
         slos: a sheet, or how many to draw at random (`random_slos`); None: only the accuracy on the
             points is judged.
-        predictors: their names; by default those that the store has scores of.
+        predictors: their names; by default the ones that the store has scores of.
         seed: of predictors and random SLOs.
         hold_out: what a fold has not seen where the accuracy is judged.
         progress: gets a line for each step.

@@ -32,7 +32,7 @@ from sextant.predict.predictor import (
 from sextant.predict.tuning import Tunable, choose_nested, results_of
 
 ALL = "all"
-"""The fold that trains on every measured LLM, for those without a latency."""
+"""The fold that trains on every measured LLM, for LLMs without a latency."""
 
 
 class FitResult(NamedTuple):

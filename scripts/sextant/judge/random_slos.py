@@ -8,16 +8,22 @@ from sextant.judge.accuracy import MEDIANS
 from sextant.judge.task import Task
 from sextant.points.frame import TARGETS, at_percentile
 
-_LIMITS = (0.05, 0.95)  # quantiles of the measured latencies between which random limits are drawn
-_DEPLOYMENT = 8  # Random loads go up to as many times the most users measured on one server.
+_LIMITS = (0.05, 0.95)
+"""Quantiles of the measured latencies between which random limits are drawn."""
+_DEPLOYMENT = 8
+"""Random loads go up to 8 times the most users measured on one server."""
 
 
 def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
-    """Draw SLOs over the range of what was measured, each of its numbers log-uniform. Limits on the
-    medians of the first token (TTFT where each point has its own lengths, which are all judged,
-    else nTTFT) and of the gap between tokens (TPOT, ITL) lie between the quantiles `_LIMITS` of the
-    measured ones; users between the fewest measured and `_DEPLOYMENT` times the most. The same seed
-    gives the same SLOs. Raises InputError: no point has a latency, or none has users."""
+    """Draw SLOs over the range of what was measured; each number is log-uniform.
+
+    Limits are on the median of the first token (TTFT where each point has its own lengths, else
+    nTTFT) and of the gap between tokens (TPOT, ITL). They lie between the quantiles `_LIMITS` of
+    the measured latencies. Users lie between the fewest measured and `_DEPLOYMENT` times the most.
+    The same seed gives the same SLOs.
+
+    Raises InputError: no point has a latency, or none has users.
+    """
     points = at_percentile(task.points, MEDIANS, "ttft" if task.has_fixed_lengths else "nttft")
     measured = points[TARGETS].where(points[TARGETS] > 0)
     names = ["nttft_ms", "itl_ms"]

@@ -85,7 +85,7 @@ def mean_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 class LatencyErrors(NamedTuple):
-    """Means of |predicted - measured| / measured, fractions; NaN: there are no such rows."""
+    """Means of |predicted - measured| / measured, fractions; NaN: there are no rows."""
 
     mape_nttft: float
     mape_itl: float

@@ -72,8 +72,8 @@ def task_of(
     """Return what a predictor is judged on, with the pairs that it may recommend.
 
     It may recommend the pairs that memory facts allow: what a probe shows of an LLM is not known
-    while that LLM is held out. The longest request of an archive is not known; its pairs are those
-    that were measured as feasible, of held-out LLMs too, as in LLM-Pilot.
+    while that LLM is held out. The longest request of an archive is not known: there it may
+    recommend the pairs that were measured as feasible, of held-out LLMs too, as in LLM-Pilot.
 
     Args:
         source: name of the characterization.

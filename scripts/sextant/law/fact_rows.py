@@ -130,24 +130,8 @@ def _hardware_facts(llm: LLM, profile: GPUProfile) -> dict[str, float | str]:
 
     An LLM that speculates also has its draft's facts, with `draft_` before their names.
     """
-    facts = _llm_facts(llm, profile.gpu) | device_facts(profile)
-    if not isinstance(llm, Speculating):
-        return facts
-
-    draft_facts = _llm_facts(llm.draft or llm, profile.gpu)
-    numbers: dict[str, float | str] = {
-        f"draft_{name}": value for name, value in draft_facts.items() if isinstance(value, float)
-    }
-    if llm.draft is None:  # nothing runs
-        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
-    names = ("draft_tokens", "accepted_length", "accepted_sd")
-    return facts | numbers | {name: float(getattr(llm, name)) for name in names}
-
-
-def device_facts(profile: GPUProfile) -> dict[str, float | str]:
-    """Return the facts of a GPU profile's devices."""
     gpu = profile.gpu
-    return {
+    facts = _llm_facts(llm, gpu) | {
         "gpu_id": gpu.gpu_id,
         "architecture": gpu.architecture,
         "n_gpus": float(profile.n_gpus),
@@ -156,6 +140,17 @@ def device_facts(profile: GPUProfile) -> dict[str, float | str]:
         "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
         "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
     }
+    if not isinstance(llm, Speculating):
+        return facts
+
+    draft_facts = _llm_facts(llm.draft or llm, gpu)
+    numbers: dict[str, float | str] = {
+        f"draft_{name}": value for name, value in draft_facts.items() if isinstance(value, float)
+    }
+    if llm.draft is None:  # nothing runs
+        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
+    names = ("draft_tokens", "accepted_length", "accepted_sd")
+    return facts | numbers | {name: float(getattr(llm, name)) for name in names}
 
 
 def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:

@@ -182,7 +182,7 @@ class _Spreads(NamedTuple):
 
     squared: np.ndarray  #: Squared scales; each group's is estimated.
     variance: np.ndarray
-    """Variances of normal effects that stand for those of Student's t."""
+    """Of normal effects that stand in for effects of Student's t."""
     freedom: np.ndarray  #: Degrees of freedom; infinite for normal effects.
     floor: np.ndarray  #: Least squared scales.
 

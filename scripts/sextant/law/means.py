@@ -221,7 +221,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
         waited_steps = limits.wait * (0.5 + limits.is_asynchronous) + gathered
         waiting_ms = (n > 1) * waited_steps * itl_ms
 
-        # While so many prompts wait that steps are full of them, each takes this time.
+        # A prompt takes this time while steps are full of waiting prompts.
         budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - parts.beside, 1.0)
         n_steps = load.new_tokens / budget
         beside_tokens = parts.beside * load.context_tokens
@@ -280,7 +280,7 @@ def _step_parts(
 
 
 def _alone_ms(law: StepLaw, limits: BatchLimits, load: MeanLoad, parts: _StepParts) -> np.ndarray:
-    """Return the time of a prompt that waits for nobody, with the steps that compute it."""
+    """Return the time of a prompt that does not wait, with the steps that compute it."""
     others_ms = parts.decode_ms - law.sequence_ms - law.kv_token_ms * load.context_tokens
     steps_ms = np.maximum(parts.n_steps, 1) * others_ms
     beside_ms = np.where(limits.prompts_first, 0.0, steps_ms)
@@ -309,6 +309,20 @@ class MatchedLaws(NamedTuple):
     values: np.ndarray  #: Terms of each law, (laws, terms), in the order of `NAMES`.
     log_scales: np.ndarray  #: Logarithm of the scale of each group of terms, (laws, groups).
     covariance: np.ndarray  #: Of the log scales, (laws, groups, groups).
+
+    def draw_log_scales(
+        self, prior_sd: Sequence[float], misfit: float, n_draws: int, seed: int
+    ) -> np.ndarray:
+        """Return draws of the first law's log scales, shape (draws, groups).
+
+        Where no law fits, measurements are noisier by `misfit`, a factor of the variance. The prior
+        is not: a term that no measurement determines keeps its spread, whatever the misfit.
+        """
+        prior = np.diag(1 / np.square(prior_sd))
+        data = np.linalg.inv(self.covariance[0]) - prior
+        covariance = np.linalg.inv(data / misfit + prior)
+        random = np.random.default_rng(seed)
+        return random.multivariate_normal(self.log_scales[0], covariance, n_draws, method="eigh")
 
 
 def broadcast_laws(values: np.ndarray) -> StepLaw:

@@ -2,9 +2,9 @@
 
 Where the times of tokens are known, the law starts from the steps that they show
 (`measured_steps`), else from a rough guess. Its terms are scaled until the mean latencies agree
-(`match_means`). The closed form gives those means: it has equal requests at a steady load. The
-simulator then runs the measured requests, with their lengths and first wave; the difference
-between both corrects the closed form.
+(`match_means`). The closed form gives the means of equal requests at a steady load. The simulator
+then runs the measured requests, with their lengths and first wave; the difference between both
+corrects the closed form.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,6 @@ from sextant.base.errors import InputError
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
-    MatchedLaws,
     MeanLoad,
     Means,
     Near,
@@ -56,11 +55,11 @@ _LEAST_NOISE = 0.02
 _ROUNDS = 3
 """Rounds of closed form and simulation."""
 _REPEATS = 8
-"""Simulated requests per measured one: users who are answered sooner do not run out."""
+"""Simulated requests per measured one: simulated users may get their answers sooner."""
 _SPREAD = 0.2
 """Lengths of a point's requests differ by up to this share."""
 _REQUESTS_PER_USER = 10
-"""Requests that a point counts for: as many as load tests send."""
+"""Requests per user that stand for a point; load tests send about this number."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
 
@@ -218,7 +217,11 @@ def calibrate(
         bias = np.nan_to_num(predict(broadcast_laws(matched.values)).logs()[0] - simulated)
 
     errors = simulated - measured
-    draws = _draw_laws(start, matched, prior_sd, errors / noise, n_draws, seed)
+    misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
+    log_scales = matched.draw_log_scales(prior_sd, misfit, n_draws, seed)
+    draws = np.repeat(start, n_draws, axis=0)
+    for column, group in enumerate(_GROUPS):
+        draws[:, [NAMES.index(name) for name in group]] *= np.exp(log_scales[:, [column]])
     return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
 
 
@@ -251,32 +254,6 @@ def _first_law(
         if of_steps := law_of_steps(pd.concat(steps)):
             return replace(of_steps, request_ms=rough.request_ms), _OF_STEPS_SD
     return rough, _BROAD_SD
-
-
-def _draw_laws(
-    start: np.ndarray,
-    matched: MatchedLaws,
-    prior_sd: tuple[float, ...],
-    errors_in_noise: np.ndarray,
-    n_draws: int,
-    seed: int,
-) -> np.ndarray:
-    """Return draws of the scaled law, shape (draws, terms).
-
-    Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
-    term that no measurement determines keeps its spread, whatever the misfit.
-    """
-    misfit = max(float(np.mean(errors_in_noise**2)), 1.0)
-    prior = np.diag(1 / np.square(prior_sd))
-    data = np.linalg.inv(matched.covariance[0]) - prior
-    covariance = np.linalg.inv(data / misfit + prior)
-    log_scales = np.random.default_rng(seed).multivariate_normal(
-        matched.log_scales[0], covariance, n_draws, method="eigh"
-    )
-    draws = np.repeat(start, n_draws, axis=0)
-    for column, group in enumerate(_GROUPS):
-        draws[:, [NAMES.index(name) for name in group]] *= np.exp(log_scales[:, [column]])
-    return draws
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 A parameter of a law is, for a row, its prior mean plus effects. Each effect is a column times a
 coefficient that is normal around 0 (a linear mixed model). The standard deviations say what is
-plausible before any measurement. The standard deviations of LLMs and pairs are estimated: nobody
-knows what a new LLM does differently from all others. `law.fit` fits a law to points; around the
+plausible before any measurement. The standard deviations of LLMs and pairs are estimated: it is not
+known what a new LLM does differently from all others. `law.fit` fits a law to points; around the
 optimum the law is taken as linear, so the coefficients are jointly normal.
 """
 

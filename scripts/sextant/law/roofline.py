@@ -169,10 +169,10 @@ class Roofline(JointPredictor):
     def step_laws(self, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
         """Return the step laws of configurations, (rows, 1 + draws, terms), in `NAMES`' order.
 
-        The first law of each configuration has the most likely parameters, the others those of
-        draws. The law says what a step takes (`terms.step_law`). The statistic, the trees and the
-        error of a draw change the latencies beyond it. So the law's terms are scaled until the
-        closed form gives the predictor's own latencies at one to many users.
+        The first law of each configuration has the most likely parameters; draws follow. The law
+        says what a step takes (`terms.step_law`). The statistic, the trees and the error of a draw
+        change the latencies beyond it. So the law's terms are scaled until the closed form gives
+        the predictor's own latencies at one to many users.
 
         Args:
             rows: configurations as `design` gives them, of any users; their lengths are the means

@@ -45,7 +45,7 @@ PARAMETERS = {
 }
 NAMES = tuple(PARAMETERS)
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
-"""Those of `terms` that add up to the ITL."""
+"""Keys of `terms` that add up to the ITL."""
 _EXPERTS_AT_REFERENCE = 8.0
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
@@ -63,9 +63,9 @@ def parameters_by_name(phi: np.ndarray) -> dict[str, np.ndarray]:
 def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms.
 
-    `itl_batch` and `capacity_requests` are no times but counts of requests: the requests that share
-    a step, and those that the memory holds. `phi` are logarithms of `PARAMETERS`, (rows,
-    parameters); `facts` are columns of `fact_rows`.
+    `itl_batch` and `capacity_requests` are counts, not times: requests that share a step, and
+    requests that the memory holds. `phi` are logarithms of `PARAMETERS`, (rows, parameters);
+    `facts` are columns of `fact_rows`.
     """
     law = step_law(phi, facts)
     limits = batch_limits(phi, facts)
@@ -135,7 +135,7 @@ class _StepTerms(NamedTuple):
 def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
     """Return the step law of each row, its terms of shape (rows,).
 
-    Terms that grow with a request's length are those at its mean length. With speculation a step of
+    Terms that grow with a request's length are taken at the mean length. With speculation a step of
     decode stands for one output token: its time divided by the tokens that it emits.
     """
     value = parameters_by_name(phi)
@@ -175,7 +175,7 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
 def _step_terms(
     value: Mapping[str, np.ndarray], facts: Columns, verified_tokens: Values
 ) -> _StepTerms:
-    """Return the terms of steps in which each decoding sequence has so many tokens verified."""
+    """Return the terms of steps that verify this many tokens for each decoding sequence."""
     n_gpus = facts["n_gpus"]
     layers = facts["n_layers"]
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
@@ -184,13 +184,15 @@ def _step_terms(
 
     dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
     weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["bytes_per_ms"]
-    # Without CUDA graphs kernels are launched while those before them run.
+    # Without CUDA graphs a kernel is launched while earlier kernels run.
     overlapped_ms = (floor_ms**_ROOF + weights_ms**_ROOF) ** (1 / _ROOF) - floor_ms
     weights_ms = np.where(facts["is_eager"], overlapped_ms, weights_ms)
 
     # Replicas of attention have a host, products and sums of their own for their share of requests.
     copies = facts["data_parallel"]
-    reduction = reduction_ms(facts) / value["link"]
+    # One token's hidden states are added up over the devices (ring all-reduce).
+    passes = 2 * (n_gpus - 1) / n_gpus
+    reduction_ms = passes * facts["reduced_bytes"] / facts["link_bytes_per_ms"] / value["link"]
     products_ms = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
     token_ms = (products_ms + facts["expert_ms"] / value["expert_flops"]) / n_gpus
 
@@ -209,13 +211,13 @@ def _step_terms(
     expert_bytes = facts["expert_bytes"] / n_gpus
     experts_ms = expert_bytes / value["expert_bandwidth"] / facts["bytes_per_ms"] + visit_ms
     prompt_launch_ms = layers * value["prompt_launch"] + value["prompt"]
-    verify_ms = verified_tokens * (reduction / copies + token_ms + state_ms)
+    verify_ms = verified_tokens * (reduction_ms / copies + token_ms + state_ms)
     return _StepTerms(
         floor_ms=floor_ms,
         dense_ms=weights_ms,
         sequence_ms=value["sequence"] / copies + verify_ms,
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_bytes_per_ms / context,
-        prefill_token_ms=facts["prompt_products"] * (token_ms + reduction),
+        prefill_token_ms=facts["prompt_products"] * (token_ms + reduction_ms),
         prefill_pair_ms=facts["pair_ms"] * seen_share / n_gpus / value["attention_flops"],
         expert_ms=experts_ms,
         expert_share=facts["experts_per_token"] / np.maximum(facts["n_experts"], 1),
@@ -228,12 +230,6 @@ def _kept_tokens(tokens: np.ndarray, facts: Columns) -> np.ndarray:
     """Return the tokens that attention looks back on, a mean over the layers."""
     sliding = facts["sliding_share"]
     return (1 - sliding) * tokens + sliding * np.minimum(tokens, facts["window_tokens"])
-
-
-def reduction_ms(facts: Columns) -> np.ndarray:
-    """Return the time to add up one token's hidden states over the devices (ring all-reduce)."""
-    n_gpus = facts["n_gpus"]
-    return 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"] / facts["link_bytes_per_ms"]
 
 
 LAW = Law(

@@ -1,6 +1,6 @@
 """Trees that correct the law: what it misses of LLMs that a fit has not seen."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -48,6 +48,43 @@ class TargetTrees(NamedTuple):
     share: float  #: Weight of the correction.
     booster: Any  #: None where the weight is 0.
 
+    @classmethod
+    def learned(
+        cls,
+        columns: pd.DataFrame,
+        residuals: np.ndarray,
+        weights: np.ndarray,
+        llm_ids: pd.Series,
+        seed: int,
+    ) -> Self:
+        """Return the trees with the weight of least mean error, LLMs held out in turn."""
+        xgboost = load_xgboost()
+        settings = _SETTINGS | {
+            "seed": seed,
+            # No other columns than these change with users.
+            "monotone_constraints": tuple(
+                (name in _RISING) - (name in _FALLING) for name in columns
+            ),
+        }
+
+        def train(rows: np.ndarray | slice) -> Any:
+            matrix = xgboost.DMatrix(
+                columns[rows], residuals[rows], weight=weights[rows], nthread=1
+            )
+            return xgboost.train(settings, matrix, _TREES)
+
+        predicted = np.zeros(len(residuals))
+        for llm_id in llm_ids.unique():
+            is_held_out = (llm_ids == llm_id).to_numpy()
+            if not is_held_out.all():
+                predicted[is_held_out] = _clipped(train(~is_held_out), columns[is_held_out])
+
+        errors = [
+            np.average(np.abs(residuals - share * predicted), weights=weights) for share in _SHARES
+        ]
+        best = _SHARES[int(np.argmin(errors))]
+        return cls(best, train(slice(None)) if best else None)
+
 
 class Correction(NamedTuple):
     """Corrections to log nTTFT and log ITL, which never fall with more users."""
@@ -88,8 +125,8 @@ def tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
 def learn_correction(fitted: LawFit, X: pd.DataFrame, seed: int) -> Correction:
     """Train on the points of a fit, each LLM weighing the square root of its points.
 
-    The residuals of an LLM are those under a fit without it: in a fit that has seen the LLM, its
-    effects of LLM and pair explain them already.
+    The residuals of an LLM come from a fit without it: in a fit that has seen the LLM, its effects
+    of LLM and pair explain them already.
     """
     predicted = fitted.unseen(X["llm_id"])
     weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
@@ -97,47 +134,18 @@ def learn_correction(fitted: LawFit, X: pd.DataFrame, seed: int) -> Correction:
     targets = []
     for residuals in (fitted.problem.observed - predicted).T:
         is_measured = np.isfinite(residuals)
-        if not is_measured.any():  # this source has no such latency
+        if not is_measured.any():  # the source lacks this latency
             targets.append(TargetTrees(0.0, None))
             continue
-        targets.append(
-            _learn_trees(
-                columns[is_measured],
-                residuals[is_measured],
-                weights[is_measured],
-                X["llm_id"][is_measured],
-                seed,
-            )
+        trees = TargetTrees.learned(
+            columns[is_measured],
+            residuals[is_measured],
+            weights[is_measured],
+            X["llm_id"][is_measured],
+            seed,
         )
+        targets.append(trees)
     return Correction(targets)
-
-
-def _learn_trees(
-    columns: pd.DataFrame, residuals: np.ndarray, weights: np.ndarray, llm_ids: pd.Series, seed: int
-) -> TargetTrees:
-    """Return the trees with the weight of least mean error, LLMs held out in turn."""
-    xgboost = load_xgboost()
-    settings = _SETTINGS | {
-        "seed": seed,
-        # No other columns than these change with users.
-        "monotone_constraints": tuple((name in _RISING) - (name in _FALLING) for name in columns),
-    }
-
-    def train(rows: np.ndarray | slice) -> Any:
-        matrix = xgboost.DMatrix(columns[rows], residuals[rows], weight=weights[rows], nthread=1)
-        return xgboost.train(settings, matrix, _TREES)
-
-    predicted = np.zeros(len(residuals))
-    for llm_id in llm_ids.unique():
-        is_held_out = (llm_ids == llm_id).to_numpy()
-        if not is_held_out.all():
-            predicted[is_held_out] = _clipped(train(~is_held_out), columns[is_held_out])
-
-    errors = [
-        np.average(np.abs(residuals - share * predicted), weights=weights) for share in _SHARES
-    ]
-    best = _SHARES[int(np.argmin(errors))]
-    return TargetTrees(best, train(slice(None)) if best else None)
 
 
 def _clipped(booster: Any, columns: pd.DataFrame) -> np.ndarray:

@@ -35,7 +35,7 @@ class PARIS(ForestPredictor):
     def describe(self, X: pd.DataFrame, measured: Sequence[TrainingRows]) -> pd.DataFrame:
         """Return `X` with the reference measurements of each row's LLM beside it.
 
-        The columns are those of the numbers of users in `measured[0]`, the training rows;
+        The columns are the numbers of users in `measured[0]`, the training rows;
         what was not measured is `UNKNOWN`.
         """
         columns = pd.MultiIndex.from_product(

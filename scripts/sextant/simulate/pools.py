@@ -83,7 +83,7 @@ def simulate_apart(
 ) -> Simulation:
     """Return the outcome of requests that both pools serve.
 
-    Blocks and the use of engines are those of the second pool; so are the gaps between tokens.
+    Blocks, the use of engines and the gaps between tokens are of the second pool.
     """
     first = prefilled(requests, prefill, handover)
     is_ok = first.status == OK

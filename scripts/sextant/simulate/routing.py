@@ -51,7 +51,7 @@ def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int)
 
 @compiled
 def _least_busy(w: World, serving: np.ndarray) -> int:
-    """Return the first replica of those with the fewest requests."""
+    """Return the replica with the fewest requests; the first of several."""
     chosen = serving[0]
     for r in serving:
         s = w.replicas[r]
@@ -63,7 +63,7 @@ def _least_busy(w: World, serving: np.ndarray) -> int:
 
 @compiled
 def _best(w: World, serving: np.ndarray, i: int, turn: int) -> int:
-    """Return the replica of the highest score for a request; in turn where several have it."""
+    """Return the replica with the highest score for a request; of several, in turn."""
     q = w.requests[i]
     most = 0
     least = 1 << 60

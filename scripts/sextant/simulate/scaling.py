@@ -1,8 +1,9 @@
 """Replicas that come and go: a policy looks at servers now and then, and orders or removes some.
 
-`simulate_scaled` follows requests and replicas together. A policy is a `Timeline` (so many replicas
-from each time on) or `Reactive`: the rule of Kubernetes' HorizontalPodAutoscaler, which KEDA uses
-too (kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale), over what vLLM exports.
+`simulate_scaled` follows requests and replicas together. A policy is a `Timeline` (the number of
+replicas from each time on) or `Reactive`: the rule of Kubernetes' HorizontalPodAutoscaler, which
+KEDA uses too, over what vLLM exports
+(kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale).
 """
 
 import math
@@ -32,7 +33,8 @@ Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "k
 Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
 Aggregate = Literal["sum", "mean", "max"]
 Read = Callable[["Trigger"], float]
-_MOST_LOOKS = 1000  # that are kept: no window is longer
+_MOST_LOOKS = 1000
+"""Looks that are remembered; no window is longer."""
 
 
 class Trigger(NamedTuple):
@@ -42,9 +44,10 @@ class Trigger(NamedTuple):
     target: float
     is_average: bool = True
     """Kubernetes' `AverageValue`: the target is for each replica; else `Value`: for the metric."""
-    aggregate: Aggregate = "sum"  # over replicas
-    window_s: float = 0.0  # over which the metric is averaged; 0: as it is when looked at
-    share: float = 0.5  # of a latency: the quantile
+    aggregate: Aggregate = "sum"  #: Over replicas.
+    window_s: float = 0.0
+    """Time over which the metric is averaged; 0: its value when it is looked at."""
+    share: float = 0.5  #: The quantile of a latency.
 
 
 class Step(NamedTuple):
@@ -59,15 +62,18 @@ class Direction(NamedTuple):
     """How fast replicas are added, or removed."""
 
     stabilization_s: float
-    steps: tuple[Step, ...] = ()  # none: any number at once
+    steps: tuple[Step, ...] = ()  #: Empty: any number at once.
     select: Literal["Max", "Min", "Disabled"] = "Max"
 
 
 class Controller(Protocol):
-    """Decides the number of replicas, with a memory of what was."""
+    """Decides the number of replicas, with a memory of earlier looks."""
 
     def decide(self, now_s: float, ordered: int, ready: int, read: Read) -> int:
-        """Return how many there should be, of so many `ordered`, of which some are `ready`."""
+        """Return how many replicas there should be.
+
+        `ordered` replicas exist at that time; `ready` of them serve.
+        """
 
 
 _UP = Direction(0.0, (Step("Percent", 100, 15), Step("Pods", 4, 15)))
@@ -80,22 +86,23 @@ class ScalingPolicy(Protocol):
 
     @property
     def most(self) -> int:
-        """The most replicas that it asks for."""
+        """The most replicas that the policy asks for."""
 
     def looks_s(self, end_s: float) -> np.ndarray:
-        """Return when it looks, ascending from 0 on."""
+        """Return when the policy looks, ascending from 0 on."""
 
     def controller(self) -> Controller:
-        """Return one without a memory."""
+        """Return a controller without a memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """So many replicas from each time on."""
+    """The number of replicas from each time on."""
 
     time_s: np.ndarray
     replicas: np.ndarray
-    is_ready: bool = False  # they serve at once: the times are those of the end of their start
+    is_ready: bool = False
+    """Whether replicas serve at once: then the times are those at which their start ends."""
 
     @property
     def most(self) -> int:
@@ -127,10 +134,11 @@ class Reactive:
     tolerance: float = 0.1
     up: Direction = _UP
     down: Direction = _DOWN
-    cooldown_s: float = 300.0  # without any load, until the last replica goes where `least` is 0
+    cooldown_s: float = 300.0
+    """Time without any load after which the last replica goes, where `least` is 0."""
 
     def looks_s(self, end_s: float) -> np.ndarray:
-        """Return when it looks."""
+        """Return when the policy looks."""
         return np.arange(0.0, end_s, self.period_s)
 
     def controller(self) -> Controller:
@@ -209,12 +217,12 @@ class _Reacting:
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What replicas there were; arrays with a value for each time from which on they are so."""
+    """What replicas there were; each array has a value for each time at which it changed."""
 
     time_s: np.ndarray
     ordered: np.ndarray
     ready: np.ndarray
-    replica_s: float  # time of all replicas, from the order until the last answer
+    replica_s: float  #: Time of all replicas, from the order until the last answer.
     n_starts: int
 
     def at(self, time_s: float) -> dict[str, int]:
@@ -228,10 +236,10 @@ class Autoscaler:
     """A policy, and how replicas begin under it."""
 
     policy: ScalingPolicy
-    startup: Startup = _AT_ONCE  # how long a replica takes to start
+    startup: Startup = _AT_ONCE  #: How long a replica takes to start.
     initial: int | None = None
     """Replicas that serve at the start; None: what the policy says at first."""
-    seed: int = 0  # of the times of starts
+    seed: int = 0  #: Of the times of starts.
 
 
 def simulate_scaled(
@@ -246,8 +254,8 @@ def simulate_scaled(
 ) -> tuple[Simulation, Scaling]:
     """Return the outcome of requests, and of replicas that a policy orders and removes.
 
-    Replicas that do not serve yet are removed first, then those that serve for the shortest time;
-    a removed replica answers the requests that it has. While no replica serves, requests wait for
+    Replicas that do not serve yet are removed first, then the last to start; a removed replica
+    answers the requests that it has. While no replica serves, requests wait for
     one; requests without a replica at the end time out.
 
     Args:
@@ -290,7 +298,7 @@ def simulate_scaled(
 
 
 class _Pool:
-    """Replicas in places of a simulated world; a place is free again when nobody is left there."""
+    """Replicas in places of a simulated world; a place is free again when its last request left."""
 
     def __init__(self, world: "World", router: int, startup: Startup, seed: int) -> None:
         self.world = world
@@ -298,13 +306,13 @@ class _Pool:
         self.startup = startup
         self.rng = np.random.default_rng(seed)
         self.free = list(range(len(world.replicas)))[::-1]
-        self.starting: dict[int, float] = {}  # when each will serve
-        self.serving: list[int] = []  # the first to start first
-        self.leaving: dict[int, float] = {}  # when each was removed
+        self.starting: dict[int, float] = {}  # when a replica will serve
+        self.serving: list[int] = []  # in the order of their starts
+        self.leaving: dict[int, float] = {}  # when a replica was removed
         self.n_starts = 0
         self.states: list[tuple[float, int, int]] = []  # time, replicas ordered, ready
         self._ordered_s: dict[int, float] = {}
-        self._paid_s: list[tuple[float, float]] = []  # of those that have left
+        self._paid_s: list[tuple[float, float]] = []  # of replicas that have left
         self._looks = deque[tuple[float, dict[str, np.ndarray]]](maxlen=_MOST_LOOKS)
         self._turn = 0
 
@@ -313,7 +321,7 @@ class _Pool:
         return len(self.serving) + len(self.starting)
 
     def order(self, n: int, now_s: float, *, is_start: bool = False) -> None:
-        """Order replicas, as many as there are places for; at the start they serve at once."""
+        """Order replicas, at most one for each free place; at the start they serve at once."""
         from sextant.simulate import world
 
         for _ in range(min(n, len(self.free))):
@@ -326,7 +334,7 @@ class _Pool:
             world.renew(self.world, index, now_s + took_s)
 
     def remove(self, n: int, now_s: float) -> None:
-        """Remove replicas: those that do not serve yet first, then the last to start."""
+        """Remove replicas: first the ones that do not serve yet, then the last to start."""
         for index in [*self.starting, *self.serving[::-1]][: max(n, 0)]:
             if self.starting.pop(index, None) is None:
                 self.serving.remove(index)
@@ -345,9 +353,9 @@ class _Pool:
             self.activate(now_s)
 
     def finish(self, end_s: float) -> None:
-        """Have all requests answered. Those that never found a replica time out.
+        """Have all requests answered.
 
-        So do the turns that wait for their answers.
+        Requests that never found a replica time out, and the turns that wait for their answers.
         """
         from sextant.simulate import routing
 
@@ -362,7 +370,7 @@ class _Pool:
         self.world.requests[is_left] = left
 
     def activate(self, now_s: float) -> None:
-        """Have those serve whose start is over, and keep how many replicas there are."""
+        """Have replicas serve whose start is over, and record how many replicas there are."""
         for index in [index for index, ready_s in self.starting.items() if ready_s <= now_s]:
             del self.starting[index]
             self.serving.append(index)

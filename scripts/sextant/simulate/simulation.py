@@ -34,13 +34,13 @@ class Scheduler:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     max_model_len: int | None = None
-    """Tokens of the longest request, input and output; as many as the KV cache holds if None."""
+    """Tokens of the longest request, input and output; None: the tokens of the whole KV cache."""
     block_tokens: int = 16  #: Tokens of a block of the KV cache (vLLM: `block_size`).
     has_prefix_caching: bool = True  #: vLLM: `enable_prefix_caching`.
     is_asynchronous: bool = True
     """vLLM: `async_scheduling`. A step is planned while the one before it runs."""
     reserved_share: float = 0.0
-    """Of its output, for which a request has to find memory when it joins (TensorRT-LLM: 1)."""
+    """Share of its output for which a request must find memory when it joins (TensorRT-LLM: 1)."""
     prompts_first: bool = False  #: Steps with prompts have no decodes (SGLang).
     receives_cache: bool = False
     """Another server computed the prompts: they join with their KV cache, in no time."""
@@ -87,10 +87,10 @@ class StepLaw:
         weights(n) = dense_ms + expert_ms (1 − (1 − expert_share)^(n^touch))
         prefill = prefill_token_ms P + prefill_pair_ms pairs
 
-    C counts the tokens that all decoding sequences read, the newest of each included; pairs are
-    those of a prompt token and a token that it looks back on, itself included.
+    C counts the tokens that all decoding sequences read, the newest of each included. A pair is a
+    prompt token and a token that it looks back on, itself included.
 
-    Fields may be arrays, of many laws at once: fits take them so, the simulator one at a time.
+    Fields may be arrays, of many laws at once, in fits; the simulator takes one law at a time.
     """
 
     floor_ms: float
@@ -130,7 +130,7 @@ class StepLaw:
         return cls(*map(float, values))
 
     def weights_ms(self, tokens: Any) -> Any:
-        """Return the time to read the weights that so many tokens touch; takes arrays too."""
+        """Return the time to read the weights that a number of tokens touches; takes arrays too."""
         if not np.any(self.expert_ms):
             return self.dense_ms + np.zeros(np.shape(tokens))
         touched = 1 - (1 - self.expert_share) ** (np.maximum(tokens, 1) ** self.touch)

@@ -115,9 +115,9 @@ def advance(w: World, r: int, until_s: float) -> None:
 
 @compiled
 def _plan(w: World, r: int, now_s: float) -> None:
-    """Plan the next step: decodes, then the prompt computed in part, then who waits."""
+    """Plan the next step: decodes, then the prompt computed in part, then waiting requests."""
     s = w.replicas[r]
-    # Free what those hold whose last token the scheduler knows of by now.
+    # Free the blocks of requests whose last token the scheduler knows of by now.
     slot = (s.plan - w.lag) & (w.ends.shape[1] - 1)
     i = w.ends[r, slot].first
     while i != NONE:
@@ -194,7 +194,7 @@ def _prompts(w: World, r: int, now_s: float) -> bool:
 def _join(
     w: World, r: int, now_s: float, budget: int, first: int, prompt_tokens: int, pairs: float
 ) -> tuple[int, int, float]:
-    """Have who waits join a step, with chunks of prompts, while tokens, slots and blocks last.
+    """Have waiting requests join a step with chunks of prompts, while tokens and blocks last.
 
     Takes and returns what is planned: the first request of a prompt, prompt tokens, their pairs.
     """
@@ -211,7 +211,7 @@ def _join(
 
 @compiled
 def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
-    """Plan a chunk of a prompt; return its tokens, and their pairs with those they look back on."""
+    """Plan a chunk of a prompt; return its tokens, and their pairs (`StepLaw`)."""
     q = w.requests[i]
     computed = q.computed
     n = q.input + q.generated - computed
@@ -321,7 +321,8 @@ def _send_next(w: World, r: int, i: int, now_s: float) -> None:
 def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, first: int) -> None:
     """Run the planned step: the clock moves, and tokens come at its end.
 
-    It computes prompts of `first` and of all who joined after it; one may remain in part.
+    It computes the prompts of `first` and of all requests that joined after it; one prompt may
+    remain in part.
     """
     s = w.replicas[r]
     s.context += s.n_decodes

@@ -126,7 +126,7 @@ def remove_end(w: World, r: int, i: int) -> None:
 
 @compiled
 def blocks_of(w: World, tokens: int) -> int:
-    """Return the blocks that hold so many tokens."""
+    """Return the number of blocks that hold a number of tokens."""
     return (tokens + w.block_tokens - 1) // w.block_tokens
 
 
@@ -177,7 +177,7 @@ def _keep(w: World, r: int, run: int, n: int) -> None:
 
 @compiled
 def take(w: World, r: int, n: int) -> None:
-    """Take n free blocks. There have to be as many."""
+    """Take n free blocks; at least n have to be free."""
     s = w.replicas[r]
     s.used += n
     blank = min(n, s.blank)
@@ -188,7 +188,7 @@ def take(w: World, r: int, n: int) -> None:
         taken = min(n, w.runs[run].blocks)
         _shrink(w, run, taken)
         s.n_evicted += taken
-        w.runs[run].cached -= taken  # of a prefix; nobody reads it of a request
+        w.runs[run].cached -= taken  # of a prefix; of a request it is never read
         n -= taken
 
 
@@ -258,7 +258,7 @@ def grow(w: World, r: int, i: int, tokens: int) -> None:
 
 @compiled
 def let_go(w: World, r: int, i: int, tokens: int, is_over: bool) -> None:
-    """Free the blocks of a request that has computed so many tokens."""
+    """Free the blocks of a request that has computed a number of tokens."""
     s = w.replicas[r]
     q = w.requests[i]
     full = tokens // w.block_tokens

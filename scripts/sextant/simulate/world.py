@@ -26,11 +26,11 @@ REQUEST = _fields(
     # Where it is: tokens with keys and values, generated tokens; the plans that sampled its first
     # token since it was admitted and its last one.
     "computed generated start_plan end_plan "
-    # Blocks that it may need until its end, beside those of its prefix.
+    # Blocks that it may need until its end, beside its prefix's blocks.
     "promised "
-    # Lists: of arrivals, of the running ones, of those that end in the same plan.
+    # Lists: arrivals, running requests, requests that end in the same plan.
     "next_arrival older newer end_before end_after "
-    # Those that wait for its answer: the first one, and the next one of the same parent.
+    # Requests that wait for its answer: the first one, and the next one of the same parent.
     "child sibling parent",
 )
 REPLICA = _fields(
@@ -38,26 +38,27 @@ REPLICA = _fields(
     "plan_s free_s "
     # After the warm-up: busy, blocks in use times seconds, sum of the gaps that count.
     "counted_from_s busy_s kv_block_s gap_sum_s "
-    # When those that wait for prompts had their last tokens, summed.
+    # Times of the last tokens of the requests that wait for prompts, summed.
     "paused_s",
     "plan steps n_preemptions n_assigned n_left most_blocks n_gaps "
-    # The running ones: how many, the last admitted, the one whose prompt is computed in part; and
-    # whether no other may join before one of them leaves.
+    # Running requests: how many, the last admitted, the one whose prompt is computed in part; and
+    # whether no other request may join before one of them leaves.
     "n_running newest partial is_blocked "
-    # Decodes: how many, of how many the gaps count, tokens that they have in the cache, how many of
-    # those counted wait for prompts.
+    # Decodes: how many, how many whose gaps count, their tokens in the cache, and how many of the
+    # counted ones wait for prompts.
     "n_decodes n_counted context n_paused "
-    # The queue: preempted ones, newest first, then arrivals; and the next who may give up.
+    # The queue: preempted requests, newest first, then arrivals; and the next that may give up.
     "preempted waiting last_arrival oldest "
-    # Blocks: in use, free ones that hold nothing of use, those promised to running requests, and
-    # cached ones that were taken for others.
+    # Blocks: in use, free and empty, promised to running requests, and cached ones that were taken
+    # for other requests.
     "used blank promised n_evicted",
 )
 END = _fields("", "first last")
 """Requests that end in the same plan, as a list."""
 RUN = _fields("", "blocks before after cached held users")
 """Free blocks that one prefix or request left, in a list, least recently used first. Of a prefix
-also: its leading blocks that are in the cache, those of them in use, and who runs with it."""
+also: how many of its leading blocks are cached, how many of these are in use, and how many requests
+run with it."""
 
 
 class World(NamedTuple):
@@ -92,9 +93,9 @@ class World(NamedTuple):
     request_s: float
     window_s: float
     timeout_s: float
-    due: np.ndarray  #: Requests that wait for nobody any more, a heap by arrival; (n,).
+    due: np.ndarray  #: Requests whose parent is answered, a heap by arrival; (n,).
     counts: np.ndarray
-    """How many requests are due; the first one that waits for nobody and is still to be sent."""
+    """How many requests are in `due`; the first request without a parent that is still unsent."""
     clock_s: np.ndarray
     """Time up to which all replicas were brought while answers decide what arrives; (1,)."""
     quantum_s: float
