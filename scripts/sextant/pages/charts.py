@@ -66,6 +66,17 @@ class Curve(NamedTuple):
     ringed: Sequence[int] = ()  # places of points with a ring around them
     hollow: Sequence[int] = ()  # places of points whose mark is not filled
 
+    def look(self, index: int, has_points: bool) -> Look:
+        """Return the look of the `index`-th name of a figure; with `has_points` it has marks."""
+        colour = COLOURS[index % len(COLOURS)]
+        if self.is_marks:
+            return {"color": colour, "linestyle": "none", "marker": "o"}
+        if has_points:
+            marker = MARKERS[index % len(MARKERS)]
+            line = LINES[index // len(COLOURS) % len(LINES)]
+            return {"color": colour, "marker": marker, "linestyle": line}
+        return {"color": colour, "linestyle": LINES[index % len(LINES)]}
+
 
 class Panel(NamedTuple):
     """One panel of a figure."""
@@ -97,18 +108,10 @@ def panels_figure(
     it has to be unique in a page. `height_in` is the height of a row of panels in inches.
     """
     looks: dict[str, Look] = {}
-    curves = [curve for panel in panels for curve in panel.curves if not curve.is_reference]
-    for curve in curves:
-        index = len(looks)
-        look: Look = {"color": COLOURS[index % len(COLOURS)]}
-        if curve.is_marks:
-            look |= {"linestyle": "none", "marker": "o"}
-        elif has_points:
-            look |= {"marker": MARKERS[index % len(MARKERS)]}
-            look |= {"linestyle": LINES[index // len(COLOURS) % len(LINES)]}
-        else:
-            look |= {"linestyle": LINES[index % len(LINES)]}
-        looks.setdefault(curve.name, look)
+    for panel in panels:
+        for curve in panel.curves:
+            if not curve.is_reference:
+                looks.setdefault(curve.name, curve.look(len(looks), has_points))
 
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -125,7 +128,17 @@ def panels_figure(
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         if len(looks) > 1 or has_points:
-            _add_legend(figure, looks)
+            # An entry's width in inches, by its letters; rows that are too long would be cut.
+            entry_in = 0.55 + 0.065 * max(map(len, looks))
+            figure.legend(
+                [Line2D([], [], markersize=5, linewidth=1.3, **look) for look in looks.values()],
+                [*looks],
+                ncols=max(1, min(8, int(figure.get_figwidth() / entry_in))),
+                loc="outside upper left",
+                frameon=False,
+                fontsize=8,
+            )
+
         return _svg_of(figure, title)
 
 
@@ -164,21 +177,6 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
                 axes.annotate(label, (across, up), fontsize=7, **offset)
     _style(axes, panel.x, panel.y)
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
-
-
-def _add_legend(figure: Figure, looks: Mapping[str, Look]) -> None:
-    handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for look in looks.values()]
-    # An entry's width in inches, by its letters; rows that are too long would be cut.
-    entry_in = 0.55 + 0.065 * max(map(len, looks))
-    n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
-    figure.legend(
-        handles,
-        [*looks],
-        ncols=n_fitting,
-        loc="outside upper left",
-        frameon=False,
-        fontsize=8,
-    )
 
 
 def _svg_of(figure: Figure, title: str) -> str:

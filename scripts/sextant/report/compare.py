@@ -1,33 +1,38 @@
 """What differs: between two load runs beyond chance, or between the recommendations of two stores.
 
-Each load run is cut into blocks of as many successive answers. If the runs are alike, it makes no
-difference which blocks belong to which: the blocks are dealt out again many times, and a figure
-differs if its distance, in standard errors, is beyond the largest one of any figure of the level in
-all but 5% of the deals (a studentized permutation test, Westfall and Young's maximum). So one level
-in twenty shows a difference where nothing differs. What differs from one start of a server to the
-next is not in it.
+Each load run is cut into blocks of equally many successive answers. If the runs are alike, it makes
+no difference which run a block belongs to. The blocks are therefore dealt out again many times. Per
+deal the largest distance of any figure of the level counts, in standard errors. A figure differs if
+its distance is above this maximum in all but 5% of the deals (a studentized permutation test,
+Westfall and Young's maximum). So one level in twenty shows a difference where nothing differs.
+Differences between two starts of a server are not in it.
 """
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pandas as pd
 
+from sextant.answer.option import Option
 from sextant.base.errors import InputError
 from sextant.base.files import Row, jsonable, provenance, read_json
+from sextant.decide.headroom import NextBest
 from sextant.experiment.scenarios import START_SQL, level_to_json
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import interval, joined, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
-from sextant.report.answers import deployment_cell, read_tables, recommendations
+from sextant.report.answers import deployment_cell
+from sextant.report.stored import StoredRecommendation, read_tables, recommendations
 
 _FAILED = "failed requests, share"
-_OF_FAILURES, _OF_FIGURES = 0.01, 0.04  # chance of a difference where there is none
+# Chance that a level shows a difference where nothing differs.
+_CHANCE_FAILURES = 0.01
+_CHANCE_FIGURES = 0.04
 _N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
 _FACTS = {
@@ -37,18 +42,43 @@ _FACTS = {
     "engine": "engine",
     "prompts": "requests.prompts",
 }
-"""By the name that answers say, the fields of `CellRun` in which two runs may differ."""
+"""The fields of `CellRun` in which two runs may differ, by their name in the answer."""
 _LOAD = ("duration_s", "n_requests", "burstiness", "max_in_flight")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
-_KEY = ("source", "slo_id", "llm_id", "predictor")
 
 Level = tuple[pd.DataFrame, float | None]  # all requests, and duration (s)
 
 
+class FigureDifference(NamedTuple):
+    """A figure of one level in two load runs, A and B; None: not known."""
+
+    figure: str
+    a: float | None
+    b: float | None
+    low: float | None = None
+    """Ends of the interval of the ratio."""
+    high: float | None = None
+    ratio: float | None = None
+    """B / A."""
+    is_real: bool | None = None
+    """Whether the difference is more than chance."""
+
+    @property
+    def cells(self) -> list[str]:
+        """Its row of a table with `_HEADER`."""
+        between = "–" if self.low is None or self.high is None else interval(self.low, self.high)
+        verdict = {None: "too few requests", False: "none that is sure"}.get(self.is_real)
+        if self.is_real and self.a is not None and self.b is not None:
+            verdict = "more" if self.b > self.a else "less"
+        show = percent if self.figure == _FAILED else number
+        return [self.figure, show(self.a), show(self.b), number(self.ratio), between, str(verdict)]
+
+
 def compare_runs(first: Path, second: Path) -> Document:
-    """Return two load runs side by side: by level a row per figure, failed requests first, with `a,
-    b, ratio` (b / a), `low, high` (its interval) and `is_real` (whether it is more than chance),
-    None: not known. InputError: a damaged run, or other ways of load."""
+    """Return two load runs side by side: a row per level and figure, failed requests first.
+
+    InputError: a run is damaged, or the runs put load on in different ways.
+    """
     for folder in (first, second):
         if damage := damaged_files(folder):
             problem = f"a load run whose files are damaged: {', '.join(damage)}"
@@ -59,11 +89,7 @@ def compare_runs(first: Path, second: Path) -> Document:
         problem = f"{first} is a {runs[0].scenario_kind}, {second} a {runs[1].scenario_kind}"
         raise InputError(problem, fix="compare runs of the same way to put load on")
     a, b = map(_levels, cells)
-    levels: list[Row] = [
-        {"level": level_to_json(level), "rows": compare_levels(a[level], b[level])}
-        for level in a
-        if level in b
-    ]
+    differences = {level: compare_levels(a[level], b[level]) for level in a if level in b}
     differs = {name: [*map(attrgetter(path), runs)] for name, path in _FACTS.items()}
     differs |= {name: [str(run.scenario.get(name)) for run in runs] for name in _LOAD}
     facts: Row = {
@@ -71,29 +97,32 @@ def compare_runs(first: Path, second: Path) -> Document:
         "a": str(first),
         "b": str(second),
         "differs": {name: pair for name, pair in differs.items() if pair[0] != pair[1]},
-        "levels": levels,
+        "levels": [
+            {"level": level_to_json(level), "rows": [row._asdict() for row in rows]}
+            for level, rows in differences.items()
+        ],
         "only_in_one": [f"{level:g}" for level in sorted({*a} ^ {*b})],
-        "confidence": 1 - _OF_FAILURES - _OF_FIGURES,
+        "confidence": 1 - _CHANCE_FAILURES - _CHANCE_FIGURES,
     }
     notes = [f"{name}: {old} in A, {new} in B" for name, (old, new) in facts["differs"].items()]
     if facts["only_in_one"]:
         notes.append(f"levels of one run only: {', '.join(facts['only_in_one'])}")
     warnings = []
     sections = []
-    for level in levels:
-        failed = level["rows"][0]
-        title = f"level {float(level['level']):g}"
-        if failed["a"] or failed["b"]:
+    for level, rows in differences.items():
+        failed = rows[0]
+        title = f"level {level:g}"
+        if failed.a or failed.b:
             text = (
-                f"{title}: {percent(failed['a'])} of the requests failed in A, "
-                f"{percent(failed['b'])} in B; other figures are of answers alone"
+                f"{title}: {percent(failed.a)} of the requests failed in A, "
+                f"{percent(failed.b)} in B; other figures are of answers alone"
             )
             warnings.append(Note(text, "warning"))
-        table = Table(_HEADER, [_run_cells(row) for row in level["rows"]], {0, 5})
-        sections.append(Section(title, [table]))
-    rows = [row for level in levels for row in level["rows"]]
+        sections.append(Section(title, [Table(_HEADER, [row.cells for row in rows], {0, 5})]))
+
+    is_real = [bool(row.is_real) for rows in differences.values() for row in rows]
     lead = (
-        f"{sum(bool(row['is_real']) for row in rows)} of {plural(len(rows), 'figure')} differ by "
+        f"{sum(is_real)} of {plural(len(is_real), 'figure')} differ by "
         "more than chance (permutations of blocks; 95% for all figures of a level together)"
     )
     blocks: list[Block] = [*warnings, Headline(lead), *map(Note, notes), *sections]
@@ -101,7 +130,7 @@ def compare_runs(first: Path, second: Path) -> Document:
 
 
 def _levels(cell: MeasuredCell) -> dict[float, Level]:
-    """Return requests by level, ordered by end, with their latencies; `itl_ms` is a list."""
+    """Return requests by level, ordered by their end, with latencies; `itl_ms` has all gaps."""
     requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
     latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
     with duckdb.connect() as database:
@@ -116,15 +145,15 @@ def _levels(cell: MeasuredCell) -> dict[float, Level]:
     }
 
 
-def compare_levels(a: Level, b: Level) -> list[Row]:
-    """Return a row per figure of a level (`compare_runs`), that of failures first."""
+def compare_levels(a: Level, b: Level) -> list[FigureDifference]:
+    """Return the difference of each figure of a level, the share of failed requests first."""
     failures = []
     figures = []
     answers = [rows[rows["status"] == "ok"] for rows, _ in (a, b)]
     n_sent = min(len(a[0]), len(b[0]))
     n_answered = min(map(len, answers))
     for (rows, duration_s), ok in zip((a, b), answers, strict=True):
-        # In the order in which they were sent: one that failed has no last token.
+        # In the order of sending: a failed request has no last token.
         failed = rows.sort_values("sent_s")["status"].ne("ok")
         parts = [failed, *(failed.iloc[places] for places in _blocks(len(rows), n_sent))]
         failures.append(pd.DataFrame({_FAILED: [part.mean() for part in parts]}))
@@ -136,16 +165,19 @@ def compare_levels(a: Level, b: Level) -> list[Row]:
             block_figures.append(_figures(part, max(end_s - start_s, 1e-9)))
             start_s = end_s
         figures.append(pd.DataFrame(block_figures))
-    return [*_judge(failures, n_sent, _OF_FAILURES), *_judge(figures, n_answered, _OF_FIGURES)]
+    return [
+        *_judge(failures, n_sent, _CHANCE_FAILURES),
+        *_judge(figures, n_answered, _CHANCE_FIGURES),
+    ]
 
 
 def _blocks(n: int, n_least: int) -> list[np.ndarray]:
-    """Return the places of successive requests in blocks of a size that both runs have."""
+    """Return the positions of `n` successive requests in blocks; both runs' blocks are as large."""
     return np.array_split(np.arange(n), max(1, n // max(1, n_least // N_BLOCKS)))
 
 
 def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
-    """Return the statistics of each latency in ms (ITL is that of all gaps), and the rates."""
+    """Return the statistics of each latency in ms (of ITL over all gaps), and the rates."""
     statistics = {}
     for name, label in SHOWN.items():
         values = ok[name].dropna().to_numpy()
@@ -161,8 +193,12 @@ def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
     return statistics
 
 
-def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[Row]:
-    """Return a row per figure of two runs: the whole level first, then blocks."""
+def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[FigureDifference]:
+    """Return the difference of each figure, a column of `sides`.
+
+    Row 0 of a side is the whole level, the other rows are blocks. `n_least` requests are in the
+    smaller run; `chance` is the share of levels that may show a difference by chance.
+    """
     a, b = sides
     is_enough = n_least >= _LEAST_REQUESTS
     if is_enough:
@@ -175,16 +211,17 @@ def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[R
     rows = []
     for index, figure in enumerate(a):
         old, new = (jsonable(side[figure].iloc[0]) for side in (a, b))
-        row: Row = {"figure": figure, "a": old, "b": new, "low": None, "high": None}
-        row |= {"ratio": None, "is_real": None}
+        row = FigureDifference(str(figure), old, new)
         if old is not None and new is not None:
-            row["ratio"] = new / old if old else None
+            ratio = new / old if old else None
+            row = row._replace(ratio=ratio)
             if is_enough:
-                row["is_real"] = bool(abs(distance[index]) > most)
-            if is_enough and row["ratio"] and base[index]:
+                row = row._replace(is_real=bool(abs(distance[index]) > most))
+            if is_enough and ratio and base[index]:
                 wide = most * error[index] / base[index]
-                row |= {"low": row["ratio"] - wide, "high": row["ratio"] + wide}
+                row = row._replace(low=ratio - wide, high=ratio + wide)
         rows.append(row)
+
     return rows
 
 
@@ -199,46 +236,111 @@ def _distances(values: np.ndarray, is_of_b: np.ndarray) -> tuple[np.ndarray, ...
     return np.nan_to_num(distance, nan=0.0, posinf=1e9, neginf=-1e9), error, a.mean(axis=0)
 
 
-def _run_cells(row: Row) -> list[str]:
-    between = "–" if row["low"] is None else interval(row["low"], row["high"])
-    said = {None: "too few requests", False: "none that is sure"}
-    verdict = said.get(row["is_real"]) or ("more" if row["b"] > row["a"] else "less")
-    show = percent if row["figure"] == _FAILED else number
-    return [row["figure"], show(row["a"]), show(row["b"]), number(row["ratio"]), between, verdict]
+class StoredAnswers(NamedTuple):
+    """What a store or a report recommends, and for which SLOs (rows of the sheet, by id)."""
+
+    slos: Mapping[str, Row]
+    recommendations: Sequence[StoredRecommendation]
+
+    @classmethod
+    def read(cls, path: Path) -> "StoredAnswers":
+        """Return the answers of a store, of a report's JSON, or of a folder with either."""
+        if path.is_dir():
+            names = ("sextant.duckdb", "recommendations.json")
+            path = next((path / name for name in names if (path / name).exists()), path / names[0])
+        if path.suffix == ".duckdb":
+            tables = read_tables(path)
+            return cls({slo["slo_id"]: slo for slo in tables["slo"]}, recommendations(tables))
+
+        content = read_json(path)
+        if not (isinstance(content, dict) and {"slos", "recommendations"} <= {*content}):
+            fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
+            raise InputError("is not a report", file=path, fix=fix)
+        slos = {slo["slo_id"]: slo for slo in content["slos"]}
+        return cls(slos, [*map(StoredRecommendation.of_dict, content["recommendations"])])
+
+
+class ChangedRecommendation(NamedTuple):
+    """What two stores recommend for an LLM under an SLO, where it differs."""
+
+    source: str
+    slo_id: str
+    llm_id: str
+    predictor: str
+    was: str
+    is_now: str
+    why: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        was: StoredRecommendation,
+        now: StoredRecommendation,
+        slo_before: Row,
+        slo_after: Row,
+    ) -> "ChangedRecommendation":
+        """Return what was recommended in A, what is now in B, and why."""
+        why = []
+        for name in sorted(slo_before.keys() | slo_after.keys()):
+            values = [slo.get(name) for slo in (slo_before, slo_after)]
+            if values[0] != values[1]:
+                old, new = (
+                    number(value) if isinstance(value, int | float) else value or "not set"
+                    for value in values
+                )
+                why.append(f"the SLO's {name} was {old}, is {new}")
+
+        chosen_in_a = was.option.gpu_profile_id
+        chosen_in_b = now.option.gpu_profile_id
+        if chosen_in_a is not None:
+            why.append(f"A's choice, {chosen_in_a}, {_fate(was.option, now, 'B')}")
+        if chosen_in_b not in (None, chosen_in_a):
+            why.append(f"B's choice, {chosen_in_b}, {_fate(now.option, was, 'A')}")
+
+        words = [
+            f"{deployment_cell(option)} at {number(option.usd_per_hour)} USD/h"
+            if option.gpu_profile_id
+            else "no profile meets it"
+            for option in (was.option, now.option)
+        ]
+        return cls(*was.key, was=words[0], is_now=words[1], why=why)
 
 
 def compare_answers(first: Path, second: Path) -> Document:
     """Return which recommendations changed, and why; InputError for other files."""
-    reports = [_read_answers(path) for path in (first, second)]
-    slos = [{slo["slo_id"]: slo for slo in report["slos"]} for report in reports]
-    a, b = (
-        {tuple(row[name] for name in _KEY): row for row in report["recommendations"]}
-        for report in reports
-    )
-    names = ("gpu_profile_id", "replicas", "usd_per_hour")
+    before = StoredAnswers.read(first)
+    after = StoredAnswers.read(second)
+    a = {answer.key: answer for answer in before.recommendations}
+    b = {answer.key: answer for answer in after.recommendations}
     common = [key for key in a if key in b]
-    changes = [
-        dict(zip(_KEY, key, strict=True))
-        | _change(a[key], b[key], *(slo_by_id[key[1]] for slo_by_id in slos))
-        for key in common
-        if any(a[key][name] != b[key][name] for name in names)
-    ]
+    changes = []
+    for key in common:
+        was = a[key]
+        now = b[key]
+        sizes = [
+            (option.gpu_profile_id, option.replicas, option.usd_per_hour)
+            for option in (was.option, now.option)
+        ]
+        if sizes[0] != sizes[1]:
+            slos = (before.slos[was.slo_id], after.slos[now.slo_id])
+            changes.append(ChangedRecommendation.of(was, now, *slos))
+
     facts: dict[str, Any] = {
         "kind": "recommendations",
         "a": str(first),
         "b": str(second),
         "n_same": len(common) - len(changes),
-        "changes": changes,
+        "changes": [change._asdict() for change in changes],
         "only_in_a": [" ".join(key) for key in a if key not in b],
         "only_in_b": [" ".join(key) for key in b if key not in a],
     }
     lead = f"{plural(len(changes), 'recommendation')} changed, {facts['n_same']} as before"
     changed = [
         Section(
-            f"{row['llm_id']}, {row['slo_id']} ({row['source']}, {row['predictor']})",
-            [Headline(f"{row['was']} → {row['is_now']}"), Facts(row["why"])],
+            f"{change.llm_id}, {change.slo_id} ({change.source}, {change.predictor})",
+            [Headline(f"{change.was} → {change.is_now}"), Facts(change.why)],
         )
-        for row in changes
+        for change in changes
     ]
     only = [
         Section(f"Only in {side.upper()}", [Facts(facts[f"only_in_{side}"])])
@@ -249,60 +351,29 @@ def compare_answers(first: Path, second: Path) -> Document:
     return Document("What changed", blocks, facts, f"A: {first}; B: {second}", provenance())
 
 
-def _read_answers(path: Path) -> Mapping[str, Any]:
-    if path.is_dir():
-        names = ("sextant.duckdb", "recommendations.json")
-        path = next((path / name for name in names if (path / name).exists()), path / names[0])
-    if path.suffix == ".duckdb":
-        tables = read_tables(path)
-        return {"slos": tables["slo"], "recommendations": recommendations(tables)}
-    content = read_json(path)
-    if not (isinstance(content, dict) and {"slos", "recommendations"} <= {*content}):
-        fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
-        raise InputError("is not a report", file=path, fix=fix)
-    return content
-
-
-def _change(was: Row, now: Row, slo_before: Row, slo_after: Row) -> Row:
-    """Return what was recommended, what is now, and why."""
-    why = []
-    for name in sorted(slo_before.keys() | slo_after.keys()):
-        values = [slo.get(name) for slo in (slo_before, slo_after)]
-        if values[0] != values[1]:
-            old, new = (
-                number(value) if isinstance(value, int | float) else value or "not set"
-                for value in values
-            )
-            why.append(f"the SLO's {name} was {old}, is {new}")
-    if was["gpu_profile_id"] is not None:
-        why.append(f"A's choice, {was['gpu_profile_id']}, {_fate(was, now, 'B')}")
-    if now["gpu_profile_id"] not in (None, was["gpu_profile_id"]):
-        why.append(f"B's choice, {now['gpu_profile_id']}, {_fate(now, was, 'A')}")
-    words = [
-        f"{deployment_cell(row)} at {number(row['usd_per_hour'])} USD/h"
-        if row["gpu_profile_id"]
-        else "no profile meets it"
-        for row in (was, now)
-    ]
-    return {"was": words[0], "is_now": words[1], "why": why}
-
-
-def _fate(here: Row, there: Row, other: str) -> str:
-    """Return how one side's choice does on the other side, or why it is no option."""
-    name = here["gpu_profile_id"]
-    options = [there, *there["alternatives"]]
-    option = next((row for row in options if row["gpu_profile_id"] == name), None)
+def _fate(chosen: Option, there: StoredRecommendation, other: str) -> str:
+    """Return how one side's choice does on the `other` side, or why it is no option there."""
+    name = chosen.gpu_profile_id
+    options: list[Option | NextBest] = [there.option, *there.alternatives]
+    option = next((option for option in options if option.gpu_profile_id == name), None)
     if option is None:
-        for status, words in (("does_not_fit", "does not fit"), ("not_measured", "has no points")):
-            if name in there[status]:
+        for profile_ids, words in (
+            (there.does_not_fit, "does not fit"),
+            (there.not_measured, "has no points"),
+        ):
+            if name in profile_ids:
                 return f"{words} in {other}"
         return f"does not meet the SLO in {other}, or is not on offer"
-    prices = [round(row["usd_per_hour"] / row["replicas"], 9) for row in (here, option)]
+
+    prices = [
+        round(deployment.usd_per_hour / deployment.replicas, 9)  # type: ignore[operator]  # chosen
+        for deployment in (chosen, option)
+    ]
     pairs = {
-        "users a replica": (here["users_per_replica"], option["users_per_replica"]),
+        "users a replica": (chosen.users_per_replica, option.users_per_replica),
         "USD/h a replica": (prices[0], prices[1]),
-        "replicas": (here["replicas"], option["replicas"]),
-        "USD/h in all": (here["usd_per_hour"], option["usd_per_hour"]),
+        "replicas": (chosen.replicas, option.replicas),
+        "USD/h in all": (chosen.usd_per_hour, option.usd_per_hour),
     }
     moved = [
         f"{number(new)} {what} in place of {number(old)}"

@@ -29,9 +29,13 @@ _WINDOW_COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "
 def measure_burstiness(
     trace: Path, workloads: Sequence[FittedWorkload], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the Gamma fits of 20-minute windows (`groups`, the most frequent LLMs and services:
-    counts of windows by what became of them, fits, quartiles; `n_hidden`: the clock hides their
-    shape), `doublings` by duration and group, and `whole`: distinct arrival models of workloads."""
+    """Return how bursty the arrivals are.
+
+    `groups` has the Gamma fits of 20-minute windows of the most frequent LLMs and services: counts
+    of windows by outcome (`n_hidden`: the clock hides the shape of the gaps), the fits, and their
+    quantiles. `doublings` has sudden rises by duration and group, `whole` the distinct arrival
+    models of the workloads.
+    """
     windows = fit_windows(trace)
     shown = facts["groups"][:MAX_SHOWN]
     names: dict[ArrivalModel, list[str]] = {}
@@ -43,39 +47,42 @@ def measure_burstiness(
         for group in shown:
             rises = jsonable(rows_of(totals, group).iloc[0].to_dict())
             doublings.append({"name": group["name"], "minutes": minutes, **rises})
+
+    groups = []
+    for group in shown:
+        of_group = rows_of(windows, group)
+        fitted = of_group[of_group["alpha"].notna()]
+        left = of_group.loc[of_group["alpha"].isna() & (of_group["n_requests"] > 0), "reason"]
+        n_gaps = int((fitted["n_requests"] - 1).sum())
+        step_s = of_group["clock_step_s"].iloc[0]
+        spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
+        for name in spreads:
+            if len(values := fitted[name].dropna()):
+                shares = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90]).tolist()
+                spreads[name] = dict(zip(("p10", "q1", "median", "q3", "p90"), shares, strict=True))
+        is_hidden = ~left.isin((TOO_FEW, arrivals.ALL_AT_ONCE, arrivals.ALL_EQUAL))
+        entry = {
+            "name": group["name"],
+            "n_windows": len(of_group),
+            "n_fitted": len(fitted),
+            "n_empty": int((of_group["n_requests"] == 0).sum()),
+            "n_hidden": int(is_hidden.sum()),
+            "not_fitted": left.value_counts().sort_index().to_dict(),
+            "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
+            "clock_step_s": None if np.isnan(step_s) else float(step_s),
+            **spreads,
+            "windows": jsonable(fitted[_WINDOW_COLUMNS].to_dict("series")),
+        }
+        groups.append(entry)
+
     return {
         "window_s": WINDOW_S,
-        "groups": [
-            {"name": group["name"], **_count_windows(rows_of(windows, group))} for group in shown
-        ],
+        "groups": groups,
         "doublings": doublings,
         "whole": [
             {"workloads": workload_names, **asdict(model)}
             for model, workload_names in names.items()
         ],
-    }
-
-
-def _count_windows(windows: pd.DataFrame) -> dict[str, Any]:
-    fitted = windows[windows["alpha"].notna()]
-    left = windows.loc[windows["alpha"].isna() & (windows["n_requests"] > 0), "reason"]
-    n_gaps = int((fitted["n_requests"] - 1).sum())
-    step_s = windows["clock_step_s"].iloc[0]
-    spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
-    for name in spreads:
-        if len(values := fitted[name].dropna()):
-            shares = np.percentile(values.to_numpy(float), [10, 25, 50, 75, 90]).tolist()
-            spreads[name] = dict(zip(("p10", "q1", "median", "q3", "p90"), shares, strict=True))
-    return {
-        "n_windows": len(windows),
-        "n_fitted": len(fitted),
-        "n_empty": int((windows["n_requests"] == 0).sum()),
-        "n_hidden": int((~left.isin((TOO_FEW, arrivals.ALL_AT_ONCE, arrivals.ALL_EQUAL))).sum()),
-        "not_fitted": left.value_counts().sort_index().to_dict(),
-        "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
-        "clock_step_s": None if np.isnan(step_s) else float(step_s),
-        **spreads,
-        "windows": jsonable(fitted[_WINDOW_COLUMNS].to_dict("series")),
     }
 
 
@@ -140,7 +147,7 @@ def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
         reasons = {reason for group in measured["groups"] for reason in group["not_fitted"]}
         why = joined(sorted(reasons))
         return f"Burstiness is not known: no window of {every} can be fitted ({why})."
-    # Where the clock hides most windows, those that it does not hide are no fair sample.
+    # If the clock hides most windows of a group, its other windows are not a fair sample.
     clear = [group for group in fitted if group["n_hidden"] < group["n_fitted"]]
     if not clear:
         steps = duration_words(max(group["clock_step_s"] for group in fitted))
@@ -167,7 +174,8 @@ def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
 
 
 def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Chart:
-    (unit_s, since), panels = time_unit(facts["duration_s"], facts["start_time"]), []
+    unit_s, since = time_unit(facts["duration_s"], facts["start_time"])
+    panels = []
     for group in groups:
         windows = pd.DataFrame(group["windows"])
         middle = (windows["start_s"] + windows["duration_s"] / 2) / unit_s

@@ -3,13 +3,13 @@
 Each section is a file, with a `measure_…` (what the JSON has) and a `show_…` (what the page says).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sextant.base.files import provenance
 from sextant.base.sheets import id_of_file_name
-from sextant.pages.blocks import Document, Headline, Section
+from sextant.pages.blocks import Document, Headline
 from sextant.pages.page import check_outputs, write_page
 from sextant.pages.words import joined
 from sextant.report.trace_arrivals import measure_arrival_models, show_arrivals
@@ -55,7 +55,18 @@ def write_trace_report(
         ingest_report = default_report
 
     measured = _measure(trace, fitted_workloads, ingest_report, seed)
-    sections = _sections(measured)
+    overview = measured["overview"]
+    sections = [
+        show_overview(overview),
+        show_traffic(measured["traffic"], overview),
+        show_burstiness(measured["burstiness"], overview),
+        show_arrivals(measured["arrivals"]),
+        show_reliability(measured["reliability"], overview),
+        show_lengths(measured["lengths"]),
+        *([show_reuse(measured["reuse"])] if measured["reuse"] else []),
+        show_parameters(measured["parameters"]),
+        *(show_fidelity(name, figures) for name, figures in measured["fidelity"].items()),
+    ]
     takeaways = {
         section.anchor: next(it.text for it in section.blocks if isinstance(it, Headline))
         for section in sections
@@ -93,18 +104,3 @@ def _measure(
         "parameters": measure_parameters(sampled, columns, n_served),
         "fidelity": measure_fidelity(trace, workloads),
     }
-
-
-def _sections(measured: Mapping[str, Any]) -> list[Section]:
-    overview = measured["overview"]
-    return [
-        show_overview(overview),
-        show_traffic(measured["traffic"], overview),
-        show_burstiness(measured["burstiness"], overview),
-        show_arrivals(measured["arrivals"]),
-        show_reliability(measured["reliability"], overview),
-        show_lengths(measured["lengths"]),
-        *([show_reuse(measured["reuse"])] if measured["reuse"] else []),
-        show_parameters(measured["parameters"]),
-        *(show_fidelity(name, figures) for name, figures in measured["fidelity"].items()),
-    ]

@@ -12,7 +12,7 @@ from sextant.report.trace_file import FittedWorkload
 from sextant.report.trace_lengths import SIDES
 from sextant.report.trace_parameters import correlation_table
 
-REACH = 0.02  # what the project sets itself: no distance and no difference of coefficients above
+REACH = 0.02  # the project's own limit of a distance and of a difference of coefficients
 
 
 def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, dict[str, Any]]:
@@ -32,7 +32,27 @@ def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[s
 
 def show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
     """Return the section of one workload of what `measure_fidelity` returns."""
-    blocks: list[Block] = [Headline(f"{name}: {_fidelity_takeaway(measured)}")]
+    ks, worst = max((ks, column) for column, ks in measured["ks"].items())
+    takeaway = "The distributions of lengths and parameters are the trace's own"
+    if ks > 0:
+        verdict = "within" if ks <= REACH else "above"
+        takeaway = (
+            f"No distribution of lengths and parameters is more than {percent(ks)} of the requests "
+            f"off the trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
+        )
+    differences = measured["spearman_difference"]
+    relations = "no two parameters vary, so there is no relation to keep"
+    if None not in differences.values():
+        joint, independent = (
+            "less than 0.001" if difference < 0.001 else f"at most {difference:.3f}"
+            for difference in differences.values()
+        )
+        relations = (
+            f"rank correlations are off by {joint} when parameters are drawn jointly, by "
+            f"{independent} when each is drawn alone"
+        )
+
+    blocks: list[Block] = [Headline(f"{name}: {takeaway}; {relations}.")]
     if measured["is_of_other_trace"]:
         text = (
             "The workload was fitted to another trace than this one: its figures are of that trace."
@@ -48,7 +68,7 @@ def show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
         text = f"The workload caps {joined(caps)}: it is compared with the trace as capped."
         blocks.append(Note(text))
     rows = [(f"KS distance, {column}", f"{ks:.4f}") for column, ks in measured["ks"].items()]
-    for sampler, difference in measured["spearman_difference"].items():
+    for sampler, difference in differences.items():
         value = "–" if difference is None else f"{difference:.4f}"
         rows.append((f"Largest difference of a rank correlation, {sampler} sampler", value))
     blocks.append(Table(("Model against trace", "Distance"), rows))
@@ -58,24 +78,3 @@ def show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
             note = f"Spearman's rank correlation in the {side}; –: constant."
             blocks.append(correlation_table(side, names, measured[f"spearman_{side}"], note))
     return Section(f"Fidelity of {name}", blocks, key=f"fidelity-{file_name(name)}")
-
-
-def _fidelity_takeaway(measured: Mapping[str, Any]) -> str:
-    ks, worst = max((ks, name) for name, ks in measured["ks"].items())
-    sentence = "The distributions of lengths and parameters are the trace's own"
-    if ks > 0:
-        verdict = "within" if ks <= REACH else "above"
-        sentence = (
-            f"No distribution of lengths and parameters is more than {percent(ks)} of the requests "
-            f"off the trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
-        )
-    if None in measured["spearman_difference"].values():
-        return f"{sentence}; no two parameters vary, so there is no relation to keep."
-    joint, independent = (
-        "less than 0.001" if difference < 0.001 else f"at most {difference:.3f}"
-        for difference in measured["spearman_difference"].values()
-    )
-    return (
-        f"{sentence}; rank correlations are off by {joint} when parameters are drawn jointly, by "
-        f"{independent} when each is drawn alone."
-    )

@@ -36,9 +36,11 @@ def query(trace: Path, sql: str) -> duckdb.DuckDBPyConnection:
 
 
 def groups_of(trace: Path) -> list[Row]:
-    """Return the LLMs and services of the requests, the most frequent pair first: `name`, `llm`,
-    `service` (None: not named), `n_requests`, `n_failed`, and of those that did not fail
-    `mean_input_tokens` and `mean_output_tokens` (None: all failed)."""
+    """Return a row per LLM and service, the most frequent pair first.
+
+    Keys: `name`, `llm`, `service` (None: not named), `n_requests`, `n_failed`, and the means of the
+    requests that did not fail, `mean_input_tokens` and `mean_output_tokens` (None: all failed).
+    """
     groups = query(
         trace,
         f"""SELECT llm, service, count(*) AS n_requests,
@@ -76,7 +78,7 @@ def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 def sample_requests(trace: Path, columns: Sequence[str], n_served: int, seed: int) -> pd.DataFrame:
     """Return columns of all, or about `MAX_SAMPLE`, of the `n_served` requests that succeeded."""
-    # A hash of position and seed, one of 2^64 numbers, so that none has to be remembered.
+    # A hash of position and seed, below 2^64, draws a row without a list of rows in memory.
     most = 2**64 * MAX_SAMPLE // max(n_served, 1)
     drawn = "" if n_served <= MAX_SAMPLE else f"AND hash(row, {seed}) < {most}"
     return query(
@@ -85,8 +87,10 @@ def sample_requests(trace: Path, columns: Sequence[str], n_served: int, seed: in
 
 
 def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | None:
-    """Return what groups, labels of values of shape (n,), explain (one-way analysis of variance):
-    the adjusted R², 0 if below, and the p-value of the F test; None where values are equal or few.
+    """Return how much of the variance of values their groups explain (one-way ANOVA).
+
+    Both have shape (n,); `groups` has labels. The result is the adjusted R², at least 0, and the
+    p-value of the F test; None if all values are equal, or too few.
     """
     n = len(values)
     n_groups = len(np.unique(groups))
@@ -103,7 +107,7 @@ def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | N
 
 @dataclass(frozen=True)
 class FittedWorkload:
-    """A workload as its folder has it."""
+    """A fitted workload, as read from its folder."""
 
     name: str
     folder: Path
@@ -113,7 +117,10 @@ class FittedWorkload:
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
-    """Read fitted workloads, named as their folders; InputError if one is none, or twice."""
+    """Read fitted workloads, each named as its folder.
+
+    InputError: a folder is not a fitted workload, or two have the same name.
+    """
     workloads: dict[str, FittedWorkload] = {}
     for folder in map(Path, folders):
         fix = "give the folder of a workload that was fitted to a trace (see `sextant fit`)"

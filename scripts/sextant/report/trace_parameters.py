@@ -29,14 +29,43 @@ def measure_parameters(
 
 def show_parameters(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_parameters` returns."""
-    blocks: list[Block] = [Headline(_parameters_takeaway(measured))]
-    names = list(measured["spearman"])
-    if measured["n_sampled"] > 0 and len(names) > 1:
+    coefficients = measured["spearman"]
+    names = measured["parameters"]
+    n_sampled = measured["n_sampled"]
+    pairs = [
+        (coefficients[a][b], f"{b} and {a}")
+        for index, a in enumerate(names)
+        for b in names[:index]
+        if coefficients[a][b] is not None
+    ]
+    if measured["n_served"] == 0:
+        takeaway = "No request succeeded, so there is nothing to relate."
+    elif not pairs:
+        takeaway = "No two parameters vary, so there is no relation between them."
+    else:
+        value, pair = max(pairs, key=lambda pair: abs(pair[0]))
+        takeaway = f"{pair} have a rank correlation of {value:.2f}"
+        if len(pairs) > 1:
+            takeaway = (
+                f"Of all pairs of parameters, {pair} have the strongest rank correlation, "
+                f"{value:.2f}"
+            )
+        # Under independence a coefficient's standard deviation is 1/√(n - 1).
+        if abs(value) < Z_95 / np.sqrt(max(n_sampled - 1, 1)):
+            takeaway += f": no more than chance may show in {plural(n_sampled, 'request')}."
+        elif abs(value) < _WEAK:
+            takeaway += ": one hardly rises or falls with the other."
+        else:
+            takeaway += f": one {'rises' if value > 0 else 'falls'} as the other rises."
+
+    blocks: list[Block] = [Headline(takeaway)]
+    columns = list(coefficients)
+    if n_sampled > 0 and len(columns) > 1:
         basis = f"{number(measured['n_served'])} requests"
-        if measured["n_sampled"] != measured["n_served"]:
-            basis = f"a sample of {number(measured['n_sampled'])} of {basis}"
+        if n_sampled != measured["n_served"]:
+            basis = f"a sample of {number(n_sampled)} of {basis}"
         note = f"Spearman's rank correlation, {basis}; –: constant."
-        blocks.append(correlation_table("", names, measured["spearman"], note))
+        blocks.append(correlation_table("", columns, coefficients, note))
     return Section("Parameters", blocks)
 
 
@@ -50,33 +79,3 @@ def correlation_table(
 
     rows = [(row, *(text(cells[row][name]) for name in names)) for row in names]
     return Table([heading, *names], rows, note=note)
-
-
-def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
-    names = measured["parameters"]
-    coefficients = measured["spearman"]
-    n_requests = measured["n_sampled"]
-    pairs = [
-        (coefficients[a][b], f"{b} and {a}")
-        for index, a in enumerate(names)
-        for b in names[:index]
-        if coefficients[a][b] is not None
-    ]
-    if measured["n_served"] == 0:
-        return "No request succeeded, so there is nothing to relate."
-    if not pairs:
-        return "No two parameters vary, so there is no relation between them."
-    value, pair = max(pairs, key=lambda pair: abs(pair[0]))
-    words = f"{pair} have a rank correlation of {value:.2f}"
-    if len(pairs) > 1:
-        words = (
-            f"Of all pairs of parameters, {pair} have the strongest rank correlation, {value:.2f}"
-        )
-    # Under independence a coefficient's standard deviation is 1/√(n - 1).
-    if abs(value) < Z_95 / np.sqrt(max(n_requests - 1, 1)):
-        words += f": no more than chance may show in {plural(n_requests, 'request')}."
-    elif abs(value) < _WEAK:
-        words += ": one hardly rises or falls with the other."
-    else:
-        words += f": one {'rises' if value > 0 else 'falls'} as the other rises."
-    return words

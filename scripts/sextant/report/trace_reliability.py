@@ -53,7 +53,8 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
     takeaway = f"{percent(facts['n_failed'] / facts['n_requests'])} of the requests failed"
     rates = {group["name"]: group["summary"]["failure_fraction"] for group in groups}
     ranked = sorted((rate, name) for name, rate in rates.items() if rate is not None)
-    (least, best), (most, worst) = ranked[0], ranked[-1]
+    least, best = ranked[0]
+    most, worst = ranked[-1]
     if best != worst:
         takeaway += f", from {percent(least)} ({best}) to {percent(most)} ({worst})"
     n_outliers, n_judged = (
@@ -67,7 +68,9 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
         )
     else:
         takeaway += f"; in no {every} are there enough requests to follow it over time."
-    (unit_s, since), panels, rows = time_unit(facts["duration_s"], facts["start_time"]), [], []
+    unit_s, since = time_unit(facts["duration_s"], facts["start_time"])
+    panels = []
+    rows = []
     for group in groups:
         series = pd.DataFrame(group["series"])
         summary = group["summary"]

@@ -13,13 +13,16 @@ from sextant.workload.shared_blocks import read_shared_blocks
 _AGES_S = (60, 600, 3600, 86_400)
 _MOST = 0.9
 _MILLION = 1_000_000
-_RISE = 1.02  # what finds so many times as much gets a line of the table
+_RISE = 1.02  # a cache gets a line of the table if it finds this many times the line before
 
 
 def measure_reuse(trace: Path) -> dict[str, Any] | None:
-    """Return what share of the inputs' blocks and tokens repeats, with all blocks before it, in an
-    unlimited cache, `within` ages, and `by_cache` of so many tokens, which holds inputs alone and
-    drops the least recently used; None where the source names no blocks."""
+    """Return the shares of the inputs' blocks and tokens that a prefix cache would find.
+
+    A block is found together with all blocks before it. The shares are stated for an unlimited
+    cache, for blocks used again `within` an age, and `by_cache` size in tokens (a cache of inputs
+    alone that drops the least recently used block). None: the source names no blocks.
+    """
     blocks = read_shared_blocks(trace)
     if not len(blocks.ids):
         return None

@@ -26,15 +26,18 @@ _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def bucket_s(duration_s: float, n_buckets: int) -> int:
-    """Return a round length of time of which about so many fit into the trace, or fewer."""
+    """Return a round length of time, in seconds: at most about `n_buckets` fit into the trace."""
     wanted = duration_s / n_buckets
     return next((size for size in _BUCKETS_S if size >= wanted), 7 * DAY_S)
 
 
 def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the series of requests and tokens of up to `MAX_SHOWN` LLMs and services, with the
-    mean and quartiles of requests per hour of the day and week, what the hour explains
-    (`explained`), or `why_no_profile`; `n_requests_per_bucket` is of buckets wholly in the trace.
+    """Return the traffic of up to `MAX_SHOWN` LLMs and services.
+
+    Each group has the series of requests and tokens, the mean and quartiles of requests per hour of
+    the day and of the week, and the share of variance that the hour explains (`explained`).
+    `why_no_profile` says why there are no hours of the day. `n_requests_per_bucket` counts buckets
+    that lie wholly in the trace.
     """
     duration_s = facts["duration_s"]
     n_buckets = min(max(facts["n_requests"] // _REQUESTS_PER_BUCKET, 10), _N_BUCKETS)

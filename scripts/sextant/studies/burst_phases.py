@@ -10,6 +10,8 @@ import pandas as pd
 
 from sextant.points.cell_files import MeasuredCell
 
+SWEEPS = ("alpha", "beta", "theta")
+SMALL_PANELS: Mapping[str, Any] = {"height_in": 1.7, "has_points": False}  # one column per phase
 MAX_SLICES = 40  # most equal parts of a phase's time in its curves over time
 _REQUESTS_PER_SLICE = 5  # on average, at least: a slice without a request has no latency
 _COLUMNS = (

@@ -6,6 +6,7 @@ section 4.1.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import pandas as pd
@@ -52,9 +53,9 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
 
 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
-    """Return the index of the first size after which no doubling gains much; None: there is none.
+    """Return the index of the first size from which every doubling gains less than `LEAST_GAIN`.
 
-    A gain is much from `LEAST_GAIN` on.
+    None: the last doubling gains more, or there is only one size.
     """
     gains = gains_per_doubling(sizes, throughputs)
     growing = [index for index, gain in enumerate(gains) if gain >= LEAST_GAIN]
@@ -69,7 +70,7 @@ def largest_power_of_two(value: float) -> int:
 
 @cache
 def opt_batch_sizes() -> pd.DataFrame:
-    """Return their Table 1: one row per LLM, `published` and one column per assumption."""
+    """Return Table 1 of Recasens et al.: a row per LLM, `published`, a column per assumption."""
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
         llm = load_llm(resource(f"llms/{llm_id}.json"))
@@ -87,15 +88,28 @@ def analyse(data: StudyData) -> Analysis:
     batches = batch_points(points[points["scenario_kind"] == Batch.kind], data)
     rates = points[points["scenario_kind"] == OpenLoop.kind]
     curves = find_knees(batches)
-    verdicts = judge_llms(curves)
+    frontiers = Frontiers(batches, rates, curves, judge_llms(curves))
     numbers = {
         "least_gain_per_doubling": LEAST_GAIN,
         "batches": batches,
         "curves": curves,
-        "llms": verdicts,
+        "llms": frontiers.verdicts,
         "rates": rates,
         "published_batch_sizes": opt_batch_sizes(),
     }
+
+    sizes = opt_batch_sizes()
+    text = (
+        "Table 1 of Recasens et al.: the largest batch of requests of 512 input and 256 output "
+        "tokens on an A100 of 40 GB, a power of two up to 512. Computed: what 90% of the device "
+        "leaves beside 16-bit weights, over the KV cache of each request in flight: 768 tokens at "
+        "its end (how Sextant sizes a batch), 640 on average, 512 for its prompt (what vLLM "
+        "reserves when it admits a request, and may have to preempt)."
+    )
+    labels = {name: study.LABELS.get(name, name.capitalize()) for name in sizes}
+    labels |= {name: name for name in ASSUMPTIONS}
+    published = part("Published batch sizes", text, table=Table.of_frame(sizes, labels))
+
     text = "Latency counts from when a request was due, and all were due at once."
     table = table_of(
         batches,
@@ -104,14 +118,14 @@ def analyse(data: StudyData) -> Analysis:
         "is_optimal",
     )
     sections = [
-        _frontier_section(batches, curves),
-        _published_section(),
-        *([_lengths_section(rates)] if len(rates) else []),
-        *_device_sections(batches),
+        frontiers.frontier_section,
+        published,
+        *([frontiers.lengths_section] if len(rates) else []),
+        *frontiers.device_sections,
         part("Every batch", text, table=table),
     ]
 
-    return Analysis(_summary(verdicts, curves), numbers, sections)
+    return Analysis(frontiers.summary, numbers, sections)
 
 
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
@@ -210,116 +224,124 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
-    if verdicts.empty:
-        return "No batch was served: nothing can be said of throughput and latency."
+@dataclass(frozen=True)
+class Frontiers:
+    """How far throughput grows with the batch, and what the study says of it."""
 
-    by_verdict = {name: group["llm_id"].unique() for name, group in verdicts.groupby("one_device")}
-    parts = [
-        f"{len(by_verdict.get('reached', ()))} of {plural(verdicts['llm_id'].nunique(), 'LLM')} "
-        "reached the frontier of throughput within one device: a batch size from which no "
-        f"doubling gained {LEAST_GAIN:.0%} or more."
-    ]
-    for _, row in curves[curves["knee_size"].notna() & (curves["n_gpus"] == 1)].iterrows():
-        parts.append(
-            f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
-            f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
-            f"{row['knee_processing_ms']:,.0f} ms; "
-            f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
-            f"{row['largest_processing_ms']:,.0f} ms."
+    batches: pd.DataFrame
+    """Rows of `batch_points`."""
+    rates: pd.DataFrame
+    """Points at request rates."""
+    curves: pd.DataFrame
+    """Rows of `find_knees`."""
+    verdicts: pd.DataFrame
+    """Rows of `judge_llms`."""
+
+    @property
+    def summary(self) -> str:
+        """The findings in a few sentences."""
+        if self.verdicts.empty:
+            return "No batch was served: nothing can be said of throughput and latency."
+
+        by_verdict = {
+            name: group["llm_id"].unique() for name, group in self.verdicts.groupby("one_device")
+        }
+        parts = [
+            f"{len(by_verdict.get('reached', ()))} of "
+            f"{plural(self.verdicts['llm_id'].nunique(), 'LLM')} reached the frontier of "
+            "throughput within one device: a batch size from which no doubling gained "
+            f"{LEAST_GAIN:.0%} or more."
+        ]
+        has_knee = self.curves["knee_size"].notna() & (self.curves["n_gpus"] == 1)
+        for _, row in self.curves[has_knee].iterrows():
+            parts.append(
+                f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
+                f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
+                f"{row['knee_processing_ms']:,.0f} ms; "
+                f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
+                f"{row['largest_processing_ms']:,.0f} ms."
+            )
+
+        for verdict, words in (
+            ("still growing", "Throughput of {} still grew at the largest batch tried."),
+            ("does not fit", "No batch of {} was measured on one device."),
+        ):
+            if verdict in by_verdict:
+                parts.append(words.format(joined(by_verdict[verdict])))
+
+        return " ".join(parts)
+
+    @property
+    def frontier_section(self) -> Section:
+        """Throughput against processing time, after Fig. 1 of the paper."""
+        text = (
+            "The knee, ringed, is the smallest batch size from which no further doubling gains "
+            f"{LEAST_GAIN:.0%} of throughput; by Little's law one that gains less multiplies "
+            f"latency by more than {2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no "
+            "other batch of its LLM, on any profile, has at least its throughput at no more "
+            "latency. Hollow points count for neither: their whole requests exceed the batch "
+            "weight, so the server queues or preempts.\n\nProcessing time is the mean from "
+            "sending a request to its last token. Numbers at points are batch sizes. All "
+            "requests of a run were due at once; the last ones leave the batch emptier, which "
+            "lowers the throughput of large batches."
+        )
+        title = "Throughput against latency"
+        if self.curves.empty:
+            return part(title, f"No batch was served.\n\n{text}")
+
+        table = table_of(
+            self.curves.assign(last_gain_percent=self.curves["last_gain"] * 100),
+            "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
+            "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent "
+            "largest_fitting_size",
+        )
+        drawn = self.batches.merge(self.curves[[*CURVE, "knee_size"]], on=CURVE)
+        panels = study.panels_of(
+            drawn.assign(is_knee=drawn["batch_size"] == drawn["knee_size"]),
+            "llm_id workload_id",
+            "gpu_profile_id variant_id",
+            "throughput_tok_s",
+            "mean_processing_ms",
         )
 
-    for verdict, words in (
-        ("still growing", "Throughput of {} still grew at the largest batch tried."),
-        ("does not fit", "No batch of {} was measured on one device."),
-    ):
-        if verdict in by_verdict:
-            parts.append(words.format(joined(by_verdict[verdict])))
+        return part(title, text, panels, table)
 
-    return " ".join(parts)
+    @property
+    def lengths_section(self) -> Section:
+        """Output lengths at request rates, after Fig. 2 (right) of the paper."""
+        text = (
+            "A line is one output length, a point one request rate with Poisson arrivals; inf is "
+            "all requests at once. Latency counts from when a request was due: with its time in "
+            "the queue."
+        )
+        columns = ("llm_id gpu_profile_id", "workload_id", "throughput_tok_s", "mean_latency_ms")
+        panels = study.panels_of(self.rates, *columns)
+        table = table_of(
+            self.rates.assign(load=self.rates["level"].map(study.level_words)),
+            "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
+            "mean_latency_ms mean_processing_ms",
+            load="Requests/s asked",
+            request_rate_rps="Requests/s served",
+        )
+        return part("Output length and request rate", text, panels, table)
 
+    @property
+    def device_sections(self) -> list[Section]:
+        """Use of devices over batch sizes (Fig. 3 and 8 of the paper), and power (Fig. 4)."""
+        text = (
+            "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
+            "fraction of the warps it could hold; both need a GPU and DCGM (engine.dcgm_url). The "
+            "utilization of a GPU is the fraction of time that any kernel runs, that of processor "
+            "cores the CPU time of the server's processes over that of its cores."
+        )
+        uses = "mean_utilization max_utilization mean_sm_active max_sm_active mean_sm_occupancy"
+        energy = "mean_power_w max_power_w energy_per_request_j energy_per_output_token_j"
+        of_energy = "Power of all devices of the profile; energy is what their counters gained."
+        over = (study.level_axis("Batch size", self.batches["batch_size"]), "batch_size")
 
-def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
-    """Throughput against processing time, after their Fig. 1."""
-    text = (
-        "The knee, ringed, is the smallest batch size from which no further doubling gains "
-        f"{LEAST_GAIN:.0%} of throughput; by Little's law one that gains less multiplies latency "
-        f"by more than {2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no other batch of "
-        "its LLM, on any profile, has at least its throughput at no more latency. Hollow points "
-        "count for neither: their whole requests exceed the batch weight, so the server queues or "
-        "preempts.\n\nProcessing time is the mean from sending a request to its last token. "
-        "Numbers at points are batch sizes. All requests of a run were due at once; the last ones "
-        "leave the batch emptier, which lowers the throughput of large batches."
-    )
-    title = "Throughput against latency"
-    if curves.empty:
-        return part(title, f"No batch was served.\n\n{text}")
-
-    table = table_of(
-        curves.assign(last_gain_percent=curves["last_gain"] * 100),
-        "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
-        "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent "
-        "largest_fitting_size",
-    )
-    drawn = batches.merge(curves[[*CURVE, "knee_size"]], on=CURVE)
-    panels = study.panels_of(
-        drawn.assign(is_knee=drawn["batch_size"] == drawn["knee_size"]),
-        "llm_id workload_id",
-        "gpu_profile_id variant_id",
-        "throughput_tok_s",
-        "mean_processing_ms",
-    )
-
-    return part(title, text, panels, table)
-
-
-def _published_section() -> Section:
-    """Their Table 1 against what memory facts give."""
-    sizes = opt_batch_sizes()
-    text = (
-        "Table 1 of Recasens et al.: the largest batch of requests of 512 input and 256 output "
-        "tokens on an A100 of 40 GB, a power of two up to 512. Computed: what 90% of the device "
-        "leaves beside 16-bit weights, over the KV cache of each request in flight: 768 tokens at "
-        "its end (how Sextant sizes a batch), 640 on average, 512 for its prompt (what vLLM "
-        "reserves when it admits a request, and may have to preempt)."
-    )
-    labels = {name: study.LABELS.get(name, name.capitalize()) for name in sizes}
-    labels |= {name: name for name in ASSUMPTIONS}
-    return part("Published batch sizes", text, table=Table.of_frame(sizes, labels))
-
-
-def _lengths_section(rates: pd.DataFrame) -> Section:
-    """Output lengths at request rates, after their Fig. 2 (right)."""
-    text = (
-        "A line is one output length, a point one request rate with Poisson arrivals; inf is all "
-        "requests at once. Latency counts from when a request was due: with its time in the queue."
-    )
-    columns = ("llm_id gpu_profile_id", "workload_id", "throughput_tok_s", "mean_latency_ms")
-    panels = study.panels_of(rates, *columns)
-    table = table_of(
-        rates.assign(load=rates["level"].map(study.level_words)),
-        "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
-        "mean_latency_ms mean_processing_ms",
-        load="Requests/s asked",
-        request_rate_rps="Requests/s served",
-    )
-    return part("Output length and request rate", text, panels, table)
-
-
-def _device_sections(batches: pd.DataFrame) -> list[Section]:
-    """How busy devices are over batch sizes, after their Fig. 3 and 8, and power, Fig. 4."""
-    text = (
-        "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
-        "fraction of the warps it could hold; both need a GPU and DCGM (engine.dcgm_url). The "
-        "utilization of a GPU is the fraction of time that any kernel runs, that of processor "
-        "cores the CPU time of the server's processes over that of its cores."
-    )
-    uses = "mean_utilization max_utilization mean_sm_active max_sm_active mean_sm_occupancy"
-    energy = "mean_power_w max_power_w energy_per_request_j energy_per_output_token_j"
-    of_energy = "Power of all devices of the profile; energy is what their counters gained."
-    over = (study.level_axis("Batch size", batches["batch_size"]), "batch_size")
-
-    return [
-        study.device_section("Device activity", text, batches, f"{uses} max_sm_occupancy", *over),
-        study.device_section("Power and energy", of_energy, batches, energy, *over),
-    ]
+        return [
+            study.device_section(
+                "Device activity", text, self.batches, f"{uses} max_sm_occupancy", *over
+            ),
+            study.device_section("Power and energy", of_energy, self.batches, energy, *over),
+        ]

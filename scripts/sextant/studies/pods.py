@@ -6,7 +6,7 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Section, Table
+from sextant.pages.blocks import Table
 from sextant.pages.charts import Axis, Panel
 from sextant.pages.words import percent, plural
 from sextant.studies import study
@@ -39,13 +39,37 @@ def analyse(data: StudyData) -> Analysis:
     for key, rows in points.groupby(SETTING, sort=False):
         grid = rows.pivot_table("per_replica", "replicas", "users")
         setting = dict(zip(SETTING, key, strict=True))
+        values = _long(grid)
         grid_diagonals = diagonals(grid)
-        numbers = {"throughput_per_replica_tok_s": _long(grid), "diagonals": grid_diagonals}
+        numbers = {"throughput_per_replica_tok_s": values, "diagonals": grid_diagonals}
         settings.append(setting | numbers)
         parts.append(grid_diagonals.assign(where=", ".join(key[:3])))
-        sections.append(_setting_section(setting, grid))
 
-    sections.append(_diagonals_section(parts, published))
+        text = (
+            "Output tokens per second and replica, by replicas (rows) and users of all replicas "
+            "(columns). If only the users per replica mattered, the lines would be one, and "
+            "numbers equal along the diagonals."
+        )
+        axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
+        pods = values.assign(
+            pods=[plural(replicas, "replica") for replicas in values["replicas"]],
+            users_per_replica=values["users"] / values["replicas"],
+        )
+        panel = Panel("", *axes, study.curves_of(pods, "pods", "users_per_replica", "tok_s"))
+        title = f"{study.place_words(setting)}, {setting['workload_id']}"
+        sections.append(part(title, text, [panel], _grid_table(grid), height_in=3.2))
+
+    shown = pd.concat([*parts, published.assign(where="LLM-Pilot, Table I")])
+    shown["deviation_percent"] = 100 * shown["relative_deviation"]
+    shown["sd_percent"] = 100 * shown["relative_sd"]
+    table = table_of(shown, "where users_per_replica n mean_tok_s deviation_percent sd_percent")
+    text = (
+        "Where the number of users per replica is the same: n numbers of replicas, the mean of "
+        "their throughputs per replica, the largest deviation from it, and the standard "
+        "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
+    )
+    sections.append(part("The diagonals", text, table=table))
+
     text = (
         "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
         "users; output tokens per second and pod."
@@ -56,39 +80,6 @@ def analyse(data: StudyData) -> Analysis:
     summary = _summary(pd.concat([*parts, published[:0]]), published)
 
     return Analysis(summary, {"settings": settings, "published": paper}, sections)
-
-
-def _setting_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
-    """Throughput per replica in one setting, as curves and as a table."""
-    text = (
-        "Output tokens per second and replica, by replicas (rows) and users of all replicas "
-        "(columns). If only the users per replica mattered, the lines would be one, and numbers "
-        "equal along the diagonals."
-    )
-    axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
-    values = _long(grid)
-    pods = values.assign(
-        pods=[plural(replicas, "replica") for replicas in values["replicas"]],
-        users_per_replica=values["users"] / values["replicas"],
-    )
-    panel = Panel("", *axes, study.curves_of(pods, "pods", "users_per_replica", "tok_s"))
-    title = f"{study.place_words(setting)}, {setting['workload_id']}"
-
-    return part(title, text, [panel], _grid_table(grid), height_in=3.2)
-
-
-def _diagonals_section(parts: list[pd.DataFrame], published: pd.DataFrame) -> Section:
-    """The diagonals of all settings, and those of the paper's table."""
-    shown = pd.concat([*parts, published.assign(where="LLM-Pilot, Table I")])
-    shown["deviation_percent"] = 100 * shown["relative_deviation"]
-    shown["sd_percent"] = 100 * shown["relative_sd"]
-    table = table_of(shown, "where users_per_replica n mean_tok_s deviation_percent sd_percent")
-    text = (
-        "Where the number of users per replica is the same: n numbers of replicas, the mean of "
-        "their throughputs per replica, the largest deviation from it, and the standard "
-        "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
-    )
-    return part("The diagonals", text, table=table)
 
 
 def _summary(measured: pd.DataFrame, published: pd.DataFrame) -> str:

@@ -5,6 +5,7 @@ section 4.2.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -28,14 +29,14 @@ def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
     points = study.with_measures(data.points, data, (replica_sums, study.request_times))
     served = points[points["n_ok"] > 0].reset_index(drop=True)
-    gains = add_gains(served, data)
-    compared = gains[gains["is_compared"]]
+    gains = Gains(add_gains(served, data))
+    compared = gains.compared
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
         "more whole requests than the servers' memory holds."
     )
     curves = study.panels_of(
-        gains.assign(servers=[plural(n, "server") for n in gains["replicas"]]),
+        gains.points.assign(servers=[plural(n, "server") for n in gains.points["replicas"]]),
         "llm_id gpu_profile_id workload_id",
         "servers variant_id",
         "summed_throughput_tok_s",
@@ -46,21 +47,21 @@ def analyse(data: StudyData) -> Analysis:
     wanted += " energy_per_output_token_j"
     axis = study.level_axis("Servers on the device", compared["replicas"], is_log=False)
     sections = [
-        _gain_section(gains),
-        part("Throughput against latency", text, curves),  # after their Fig. 5
-        # After their Fig. 6 and 7.
+        gains.section,
+        part("Throughput against latency", text, curves),  # after Fig. 5 of the paper
+        # After Fig. 6 and 7 of the paper.
         study.device_section("The device", of_device, compared, wanted, axis, "replicas"),
     ]
-    numbers = {"n_blocks": N_BLOCKS, "points": gains, "compared": compared}
+    numbers = {"n_blocks": N_BLOCKS, "points": gains.points, "compared": compared}
 
-    return Analysis(_summary(compared), numbers, sections)
+    return Analysis(gains.summary, numbers, sections)
 
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     """Return sums over the replicas by level.
 
-    They are the sum of the replicas' throughputs, each from the level's first send to the replica's
-    last token, and the largest of the replicas' mean processing times (sent to last token).
+    Columns: the sum of the replicas' throughputs, each from the level's first send to the replica's
+    last token; and the largest of the replicas' mean processing times (sent to last token).
     """
     columns = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
     rows = cell.requests(columns)
@@ -125,8 +126,8 @@ def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
     """Return mean processing times (s) of blocks of successive ok requests.
 
-    A block has as many requests as are in flight together, since these share their fate. If all are
-    in flight at once there is one block, which shows no spread.
+    A block has as many requests as are in flight together, because requests in flight slow each
+    other down. If all are in flight at once there is one block, which shows no spread.
     """
     ordered = requests.sort_values("last_token_s")
     n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
@@ -150,68 +151,86 @@ def ratio_of_means(
     return ratio, ratio / factor, ratio * factor
 
 
-def _summary(compared: pd.DataFrame) -> str:
-    more = compared[(compared["replicas"] > 1) & compared["throughput_ratio"].notna()]
-    if more.empty:
-        return "No setting was measured with one server and with several: no gain is known."
+@dataclass(frozen=True)
+class Gains:
+    """What several servers on one device gain over one."""
 
-    parts = []
-    for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING, sort=False):
-        words = []
-        for _, row in rows.iterrows():
-            low = row["throughput_ratio_low"]
-            high = row["throughput_ratio_high"]
-            bounds = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
-            words.append(
-                f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput"
-                f"{bounds} at {row['latency_ratio']:.2f} times the latency of one"
-            )
-        where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
-        parts.append(f"{where}: {joined(words)}.")
+    points: pd.DataFrame
+    """Rows of `add_gains`."""
 
-    n_gained = (more["throughput_ratio_low"] > 1).sum()
-    n_lost = (more["throughput_ratio_high"] < 1).sum()
-    n_unknown = more["throughput_ratio_low"].isna().sum()
-    noise = f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
-    unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
+    @property
+    def compared(self) -> pd.DataFrame:
+        """The points that the summary compares."""
+        return self.points[self.points["is_compared"]]
 
-    return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
+    @property
+    def summary(self) -> str:
+        """The findings in a few sentences."""
+        is_gain = (self.compared["replicas"] > 1) & self.compared["throughput_ratio"].notna()
+        more = self.compared[is_gain]
+        if more.empty:
+            return "No setting was measured with one server and with several: no gain is known."
 
+        parts = []
+        for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING, sort=False):
+            words = []
+            for _, row in rows.iterrows():
+                low = row["throughput_ratio_low"]
+                high = row["throughput_ratio_high"]
+                bounds = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
+                words.append(
+                    f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the "
+                    f"throughput{bounds} at {row['latency_ratio']:.2f} times the latency of one"
+                )
+            where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
+            parts.append(f"{where}: {joined(words)}.")
 
-def _gain_section(points: pd.DataFrame) -> Section:
-    """What several servers gain over one, by requests in flight."""
-    shown = points.copy()
-    for what in ("throughput", "latency"):
-        ends = zip(shown[f"{what}_ratio_low"], shown[f"{what}_ratio_high"], strict=True)
-        words = ["–" if low == high else interval(low, high) for low, high in ends]
-        shown[f"{what}_interval"] = words
+        n_gained = (more["throughput_ratio_low"] > 1).sum()
+        n_lost = (more["throughput_ratio_high"] < 1).sum()
+        n_unknown = more["throughput_ratio_low"].isna().sum()
+        noise = (
+            f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
+        )
+        unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
 
-    table = study.table_of(
-        shown,
-        "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
-        "throughput_tok_s throughput_ratio throughput_interval largest_latency_ms latency_ratio "
-        "latency_interval fits",
-        level="In flight, all together",
-        throughput_tok_s="Over the whole run",
-        throughput_ratio="Times one server",
-        latency_ratio="Times one server's",
-    )
-    text = (
-        "Servers share the device, its memory and the requests evenly. Throughput is the sum of "
-        "the servers' own, each until its own last token, latency the largest of their mean "
-        "processing times (Recasens et al.); over the whole run counts the wait for the slowest "
-        "too. The summary compares the largest batch that fits all variants and that every run "
-        f"filled twice.\n\nIntervals are of 95%, from at most {N_BLOCKS} blocks of successive "
-        "requests of each run; what changes between two starts of the servers is not in them."
-    )
-    compared = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
-    compared = compared.drop(columns="fits")
-    compared["servers"] = [plural(n, "server") for n in compared["replicas"]]
-    axis = study.level_axis("In flight", compared["level"])
-    panels = list[Panel]()
-    for what in ("throughput", "latency"):
-        axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))
-        by = "llm_id gpu_profile_id workload_id"
-        panels += study.panels_of(compared, by, "servers", "level", f"{what}_ratio", axes)
+        return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
 
-    return part("Gain over one server", text, panels, table)
+    @property
+    def section(self) -> Section:
+        """What several servers gain over one, by requests in flight."""
+        shown = self.points.copy()
+        for what in ("throughput", "latency"):
+            ends = zip(shown[f"{what}_ratio_low"], shown[f"{what}_ratio_high"], strict=True)
+            words = ["–" if low == high else interval(low, high) for low, high in ends]
+            shown[f"{what}_interval"] = words
+
+        table = study.table_of(
+            shown,
+            "llm_id gpu_profile_id workload_id variant_id replicas level n_ok "
+            "summed_throughput_tok_s throughput_tok_s throughput_ratio throughput_interval "
+            "largest_latency_ms latency_ratio latency_interval fits",
+            level="In flight, all together",
+            throughput_tok_s="Over the whole run",
+            throughput_ratio="Times one server",
+            latency_ratio="Times one server's",
+        )
+        text = (
+            "Servers share the device, its memory and the requests evenly. Throughput is the sum "
+            "of the servers' own, each until its own last token, latency the largest of their "
+            "mean processing times (Recasens et al.); over the whole run counts the wait for the "
+            "slowest too. The summary compares the largest batch that fits all variants and that "
+            f"every run filled twice.\n\nIntervals are of 95%, from at most {N_BLOCKS} blocks of "
+            "successive requests of each run; what changes between two starts of the servers is "
+            "not in them."
+        )
+        is_gain = self.points["throughput_ratio"].notna() & (self.points["replicas"] > 1)
+        gains = self.points[is_gain].drop(columns="fits")
+        gains["servers"] = [plural(n, "server") for n in gains["replicas"]]
+        axis = study.level_axis("In flight", gains["level"])
+        panels = list[Panel]()
+        for what in ("throughput", "latency"):
+            axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))
+            by = "llm_id gpu_profile_id workload_id"
+            panels += study.panels_of(gains, by, "servers", "level", f"{what}_ratio", axes)
+
+        return part("Gain over one server", text, panels, table)

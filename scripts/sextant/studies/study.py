@@ -1,5 +1,5 @@
-"""What a study's analysis gets and gives, the blocks of its page, what runs are judged by; and from
-measured cells to a study's page, its figures and its numbers."""
+"""The frame of every study: what an analysis gets (`StudyData`) and returns (`Analysis`), the
+blocks of its page, common measures of points, and the files of a study (`write_study`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -219,7 +219,7 @@ def with_measures(
     data: StudyData,
     measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return points with what each measure, and telemetry, give by cell and level."""
+    """Return points with the columns of each measure and of telemetry, by cell and level."""
     for measure in measures:
         parts = [
             measure(cell).assign(**dict(zip(CELL_KEY, cell.run.ids, strict=True)))
@@ -249,7 +249,7 @@ def request_times(cell: MeasuredCell) -> pd.DataFrame:
 def fits_memory(points: pd.DataFrame) -> pd.Series:
     """Return, per point, whether the requests of its level fit the batch weights as a whole."""
     weight_tokens = points["batch_weight_tokens"] * points["replicas"]
-    # Of servers that ran already the weight is unknown, and compares as no limit.
+    # The weight of a server that ran already is unknown; NaN compares as no limit.
     return ~(points["level"] * points["request_tokens"] > weight_tokens)
 
 

@@ -5,6 +5,7 @@ Papaioannou and Doudali: The Importance of Workload Choice in Evaluating LLM Inf
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,17 @@ _FEW_USE_CASES = "Fewer than two use cases were served."
 
 def analyse(data: StudyData) -> Analysis:
     """Compare cache sizes within each use case and scenario, and use cases with each other."""
-    points = _points(data)
+    rows = data.points_of(OpenLoop.kind, Batch.kind).copy()
+    is_effort = (rows["scenario_kind"] == Batch.kind) | np.isinf(rows["level"])
+    rows["inference"] = np.where(is_effort, EFFORT, CRITICAL)
+    kv_bytes = {name: float(llm.kv_bytes_per_token) for name, llm in data.llms.items()}
+    bytes_per_token = rows["llm_id"].map(kv_bytes).astype(float)
+    rows["kv_gib"] = rows["batch_weight_tokens"] * bytes_per_token / GIB
+    rows["token_latency_ms"] = rows["mean_e2e_ms"] / rows["mean_output_tokens"]
+    points = rows.sort_values([*_COMPARED, "batch_weight_tokens"]).reset_index(drop=True)
+
     effects = cache_effects(points, data)
-    findings = takeaways(points, effects)
+    use_cases = UseCases(points, effects, takeaways(points, effects))
     text = (
         "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
         "measured. The poster gives no numbers to compare with."
@@ -42,8 +51,11 @@ def analyse(data: StudyData) -> Analysis:
         "Latency counts from when a request was due: at its arrival if latency-critical, at the "
         "start if best-effort. Per output token is the mean latency over the mean output."
     )
+    level_words = points["level"].map(study.level_words).astype(str)
+    arriving = (level_words + " requests/s").where(level_words != "inf", "all at once")
+    is_batch = points["scenario_kind"] == Batch.kind
     table = table_of(
-        points.assign(load=[_load_words(point) for _, point in points.iterrows()]),
+        points.assign(load=(level_words + " in flight").where(is_batch, arriving)),
         "workload_id llm_id gpu_profile_id inference load batch_weight_tokens kv_gib n_ok n_failed "
         "mean_input_tokens mean_output_tokens throughput_tok_s mean_ttft_ms mean_e2e_ms "
         "token_latency_ms",
@@ -51,39 +63,24 @@ def analyse(data: StudyData) -> Analysis:
         batch_weight_tokens="KV cache (tokens)",
     )
     sections = [
-        part("Takeaways", text, table=study.findings_table(findings, "Takeaway of the poster")),
+        part(
+            "Takeaways",
+            text,
+            table=study.findings_table(use_cases.findings, "Takeaway of the poster"),
+        ),
         part("Use cases", of_points, table=table),
-        _effect_section(effects),
-        _cache_section(points),
+        use_cases.effect_section,
+        use_cases.cache_section,
     ]
     numbers = {
         "points": points,
         "effects": effects,
-        "takeaways": [finding._asdict() for finding in findings],
+        "takeaways": [finding._asdict() for finding in use_cases.findings],
         "n_resamples": N_RESAMPLES,
         "n_blocks": N_BLOCKS,
     }
 
-    return Analysis(_summary(points, effects, findings), numbers, sections)
-
-
-def _points(data: StudyData) -> pd.DataFrame:
-    """Return points of both scenarios with `inference`, `token_latency_ms` and `kv_gib`."""
-    rows = data.points_of(OpenLoop.kind, Batch.kind).copy()
-    is_effort = (rows["scenario_kind"] == Batch.kind) | np.isinf(rows["level"])
-    rows["inference"] = np.where(is_effort, EFFORT, CRITICAL)
-    kv_bytes = {name: float(llm.kv_bytes_per_token) for name, llm in data.llms.items()}
-    per_token = rows["llm_id"].map(kv_bytes).astype(float)
-    rows["kv_gib"] = rows["batch_weight_tokens"] * per_token / GIB
-    rows["token_latency_ms"] = rows["mean_e2e_ms"] / rows["mean_output_tokens"]
-    return rows.sort_values([*_COMPARED, "batch_weight_tokens"]).reset_index(drop=True)
-
-
-def _load_words(point: pd.Series) -> str:
-    level = study.level_words(point["level"])
-    if point["scenario_kind"] == Batch.kind:
-        return f"{level} in flight"
-    return "all at once" if level == "inf" else f"{level} requests/s"
+    return Analysis(use_cases.summary, numbers, sections)
 
 
 def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
@@ -201,7 +198,7 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
 
 
 def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | None]:
-    """Compare use cases above the geometric middle of mean inputs with those below."""
+    """Compare use cases with mean inputs above the geometric middle with the other use cases."""
     if len(inputs) < 2:
         return _FEW_USE_CASES, None
 
@@ -249,76 +246,94 @@ def _larger_cache(
     return f"{here}.", True if (judged["verdict"] == "better").all() else holds
 
 
-def _summary(points: pd.DataFrame, effects: pd.DataFrame, findings: Sequence[Finding]) -> str:
-    if points.empty:
-        return "No use case was measured latency-critical or best-effort: nothing can be said."
+@dataclass(frozen=True)
+class UseCases:
+    """What was measured of the use cases, and what the study says of it."""
 
-    words = [f"Use cases measured: {points['workload_id'].nunique()}."]
-    heaviest = effects[effects["is_heaviest"]] if len(effects) else points[:0]
-    for inference, group in heaviest.groupby("inference", sort=False):
-        name = _JUDGED_BY[inference]
-        is_one_place = len(group[["llm_id", "gpu_profile_id"]].drop_duplicates()) == 1
-        parts = []
-        for _, row in group.iterrows():
-            use_case = row["workload_id"] + ("" if is_one_place else f", {place_words(row)}")
-            parts.append(f"{number(row[f'{name}_ratio'])} times for {use_case} ({row['verdict']})")
-        words.append(
-            f"The largest KV cache brings {inference} inference a {name} of {joined(parts)}."
+    points: pd.DataFrame
+    """Points of both kinds of inference, with `inference`, `token_latency_ms` and `kv_gib`."""
+    effects: pd.DataFrame
+    """Rows of `cache_effects`."""
+    findings: Sequence[Finding]
+
+    @property
+    def summary(self) -> str:
+        """The findings in a few sentences."""
+        if self.points.empty:
+            return "No use case was measured latency-critical or best-effort: nothing can be said."
+
+        words = [f"Use cases measured: {self.points['workload_id'].nunique()}."]
+        heaviest = (
+            self.effects[self.effects["is_heaviest"]] if len(self.effects) else self.points[:0]
+        )
+        for inference, group in heaviest.groupby("inference", sort=False):
+            name = _JUDGED_BY[inference]
+            is_one_place = len(group[["llm_id", "gpu_profile_id"]].drop_duplicates()) == 1
+            parts = []
+            for _, row in group.iterrows():
+                use_case = row["workload_id"] + ("" if is_one_place else f", {place_words(row)}")
+                parts.append(
+                    f"{number(row[f'{name}_ratio'])} times for {use_case} ({row['verdict']})"
+                )
+            words.append(
+                f"The largest KV cache brings {inference} inference a {name} of {joined(parts)}."
+            )
+
+        verdicts = study.findings_words(self.findings, "the poster's {} takeaways")
+
+        return " ".join([*words, verdicts[0].upper() + verdicts[1:]])
+
+    @property
+    def effect_section(self) -> Section:
+        """What the largest cache brings over the smallest."""
+        title = "Effect of a larger KV cache"
+        if self.effects.empty:
+            return part(title, "No use case was measured with two sizes.")
+
+        intervals = {
+            f"{name}_interval": self.effects[[f"{name}_ratio_low", f"{name}_ratio_high"]].agg(
+                lambda ends: interval(*ends), axis=1
+            )
+            for name in ("throughput", "latency")
+        }
+        table = table_of(
+            self.effects.assign(load=self.effects["level"].map(study.level_words), **intervals),
+            "workload_id inference scenario_id load small_tokens large_tokens throughput_ratio "
+            "throughput_interval latency_ratio latency_interval verdict",
+            workload_id="Use case",
+            load="Level",
+            throughput_ratio="Throughput, largest over smallest",
+            latency_ratio="Latency, largest over smallest",
+            verdict="Larger is",
+        )
+        text = (
+            "The verdict is by throughput if best-effort, by mean latency if latency-critical, "
+            f"whose throughput is what arrives. Intervals are of {N_RESAMPLES} bootstrap draws of "
+            f"the {N_BLOCKS} blocks of either run, the same of both where both served the same "
+            "requests; what changes from one start of a server to the next is not in them."
         )
 
-    verdicts = study.findings_words(findings, "the poster's {} takeaways")
+        return part(title, text, table=table)
 
-    return " ".join([*words, verdicts[0].upper() + verdicts[1:]])
+    @property
+    def cache_section(self) -> Section:
+        """Performance over the size of the cache, one line per use case, at the heaviest load."""
+        panels = []
+        places = ["llm_id", "gpu_profile_id", "inference", "scenario_id"]
+        for (*_, inference, _scenario), rows in self.points.groupby(places, sort=False):
+            at_heaviest = rows[
+                rows["level"] == rows.groupby("workload_id")["level"].transform("max")
+            ]
+            y = "mean_e2e_ms"
+            label = "Mean latency (ms)"
+            if inference == EFFORT:
+                y = "throughput_tok_s"
+                label = "Output tokens/s"
+            x = "kv_gib" if at_heaviest["kv_gib"].notna().all() else "batch_weight_tokens"
+            axis = Axis("KV cache (GiB)" if x == "kv_gib" else "KV cache (tokens)", is_log=True)
+            curves = study.curves_of(at_heaviest, "workload_id", x, y)
+            heading = f"{inference}, {place_words(at_heaviest.iloc[0])}"
+            panels.append(Panel(heading, axis, Axis(label, low=0), curves))
 
-
-def _effect_section(effects: pd.DataFrame) -> Section:
-    """What the largest cache brings over the smallest."""
-    title = "Effect of a larger KV cache"
-    if effects.empty:
-        return part(title, "No use case was measured with two sizes.")
-
-    intervals = {
-        f"{name}_interval": effects[[f"{name}_ratio_low", f"{name}_ratio_high"]].agg(
-            lambda ends: interval(*ends), axis=1
-        )
-        for name in ("throughput", "latency")
-    }
-    table = table_of(
-        effects.assign(load=effects["level"].map(study.level_words), **intervals),
-        "workload_id inference scenario_id load small_tokens large_tokens throughput_ratio "
-        "throughput_interval latency_ratio latency_interval verdict",
-        workload_id="Use case",
-        load="Level",
-        throughput_ratio="Throughput, largest over smallest",
-        latency_ratio="Latency, largest over smallest",
-        verdict="Larger is",
-    )
-    text = (
-        "The verdict is by throughput if best-effort, by mean latency if latency-critical, whose "
-        f"throughput is what arrives. Intervals are of {N_RESAMPLES} bootstrap draws of the "
-        f"{N_BLOCKS} blocks of either run, the same of both where both served the same requests; "
-        "what changes from one start of a server to the next is not in them."
-    )
-
-    return part(title, text, table=table)
-
-
-def _cache_section(points: pd.DataFrame) -> Section:
-    """Performance over the size of the cache, one line per use case, at the heaviest load."""
-    panels = []
-    places = ["llm_id", "gpu_profile_id", "inference", "scenario_id"]
-    for (*_, inference, _scenario), rows in points.groupby(places, sort=False):
-        at_heaviest = rows[rows["level"] == rows.groupby("workload_id")["level"].transform("max")]
-        y = "mean_e2e_ms"
-        label = "Mean latency (ms)"
-        if inference == EFFORT:
-            y = "throughput_tok_s"
-            label = "Output tokens/s"
-        x = "kv_gib" if at_heaviest["kv_gib"].notna().all() else "batch_weight_tokens"
-        axis = Axis("KV cache (GiB)" if x == "kv_gib" else "KV cache (tokens)", is_log=True)
-        curves = study.curves_of(at_heaviest, "workload_id", x, y)
-        heading = f"{inference}, {place_words(at_heaviest.iloc[0])}"
-        panels.append(Panel(heading, axis, Axis(label, low=0), curves))
-
-    text = "The heaviest load of each scenario; mean latency from when requests were due."
-    return part("Performance over the KV cache", text, panels)
+        text = "The heaviest load of each scenario; mean latency from when requests were due."
+        return part("Performance over the KV cache", text, panels)

@@ -1,7 +1,5 @@
 """Latency limits and load: what a row may say, and which latencies meet it."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 
@@ -79,7 +77,7 @@ def test_requests_have_both_lengths_or_those_of_the_workload(tmp_path) -> None:
     lengths = np.array([[1100.0, 180.0], [1300.0, 200.0], [np.nan, 200.0]])
     assert slo.is_of(lengths).tolist() == [True, False, False]
     assert made(ttft_ms=1000).is_of(lengths).all()
-    assert slo_words(asdict(slo)).endswith("for 8 users of 1,000 input and 200 output tokens")
+    assert slo_words(slo).endswith("for 8 users of 1,000 input and 200 output tokens")
     path = tmp_path / "slos.tsv"
     header = "slo_id\titl_ms\tpercentile\tusers\tinput_tokens\toutput_tokens\n"
     path.write_text(f"{header}a\t50\t50\t8\t1500\t250\nb\t50\t50\t8\t\t\n")

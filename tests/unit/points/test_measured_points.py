@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import sextant
+from sextant.answer.option import Option
 from sextant.decide.decision import measured_draws, with_probabilities
 from sextant.decide.headroom import measure_headroom
 from sextant.decide.sizing import candidates
@@ -19,6 +20,7 @@ from sextant.facts.slo import METRICS, SLO
 from sextant.points.frame import LATENCIES, complete, judged
 from sextant.recommend.what_if import of_points, what_if
 from sextant.report.answers import miss_words
+from sextant.report.stored import StoredRecommendation
 from support import ROOT
 
 PROFILE = "1xH100-80GB"
@@ -96,8 +98,14 @@ def test_a_load_at_which_too_many_requests_failed_does_not_meet_the_slo(
     assert row["probability_met"] == 1 if is_met else np.isnan(row["probability_met"])
     page = what_if(of_points(frame, {PROFILE: 2.0}, slo), None)
     assert page["medians_ms"]["tpot"] == [[24.75 if is_met else 0]]
-    said = {"nearest_miss": None, "does_not_fit": [], "not_measured": [], "fails": [PROFILE]}
-    assert is_met or miss_words(said) == f"more requests failed than may on {PROFILE}"
+    answer = StoredRecommendation(
+        *("measured", "s", "m", "measured", Option(), []),
+        nearest_miss=None,
+        does_not_fit=[],
+        not_measured=[],
+        fails=[PROFILE],
+    )
+    assert is_met or miss_words(answer) == f"more requests failed than may on {PROFILE}"
 
 
 latency = st.one_of(st.none(), st.floats(0, 1e4), st.just(float("nan")), st.just(float("inf")))

@@ -87,7 +87,7 @@ def level_of(seed: int, n: int, pace: float = 0.0) -> tuple[pd.DataFrame, float]
 def n_different(n_pairs: int, n: int, pace: float = 0.0) -> int:
     """Return at how many pairs of equal levels a figure is called different."""
     pairs = ([level_of(2 * pair + each, n, pace) for each in (0, 1)] for pair in range(n_pairs))
-    return sum(any(row["is_real"] for row in compare_levels(*pair)) for pair in pairs)
+    return sum(any(row.is_real for row in compare_levels(*pair)) for pair in pairs)
 
 
 def test_equal_servers_seldom_differ(monkeypatch):

@@ -9,17 +9,15 @@ import pytest
 
 from chromium import browser, needs_chromium
 from html_page import Page, figure_texts
+from sextant.facts import slo
 from sextant.pages.blocks import as_text
 from sextant.points.frame import FLOOR_MS
 from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.report.answers import (
-    REFERENCE_PREDICTORS,
-    prediction_pairs,
-    read_tables,
-    store_summary,
-)
-from sextant.report.write import prediction_figure, write_report
+from sextant.report.answers import REFERENCE_PREDICTORS, store_summary
+from sextant.report.stored import prediction_pairs, read_tables
+from sextant.report.trust import prediction_figure
+from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 
 CUT_OFF = """[...document.querySelectorAll("svg text")].filter(text => {
@@ -363,7 +361,8 @@ def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report, tmp_path
     elsewhere = point("good", "small", 1, 99.0, scenario_id="other")
     both = written(tmp_path, {**ROWS, "point": [elsewhere, *ROWS["point"]]})
     for database, *_ in (report, both):
-        (pair,) = prediction_pairs(read_tables(database), SLO, "measured", "llm_pilot")
+        tables = read_tables(database)
+        (pair,) = prediction_pairs(tables, slo.SLO(**SLO), "measured", "llm_pilot")
         assert (pair["llm_id"], pair["itl_ms"], pair["true_itl_ms"]) == ("good", 9.0, 10.0)
 
 

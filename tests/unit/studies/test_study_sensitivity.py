@@ -9,6 +9,8 @@ from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
 from sextant.studies.sensitivity import analyse, importance
 
+TTFT_OF_LLM = ("llm", "1xGPU", "median_ttft_ms")
+
 
 def level(users, ttft_s, itl_s, n=3):
     """Requests of two tokens."""
@@ -94,16 +96,16 @@ def points(n=12, **columns):
 
 
 def test_factors_that_were_not_varied_or_not_known_take_no_part():
-    found = importance(points(), "median_ttft_ms", seed=1)
-    assert found["not_varied"] == ["cpu_cores", "batch_weight_tokens"]
-    is_left_out = by_factor(found)["mdi_mean"].isna()
-    assert [*is_left_out[is_left_out].index] == found["not_varied"]
-    again = importance(points(), "median_ttft_ms", seed=1)
-    pd.testing.assert_frame_equal(again["factors"], found["factors"])
-    partly = importance(points(memory_limit_gib=[None, 8.0] * 6), "median_ttft_ms", seed=1)
-    assert partly["not_known"] == ["memory_limit_gib"]
-    nowhere = importance(points(memory_limit_gib=None), "median_ttft_ms", seed=1)
-    assert "memory_limit_gib" in nowhere["not_varied"]
+    found = importance(points(), *TTFT_OF_LLM, seed=1)
+    assert found.not_varied == ["cpu_cores", "batch_weight_tokens"]
+    is_left_out = found.factors.set_index("factor")["mdi_mean"].isna()
+    assert [*is_left_out[is_left_out].index] == found.not_varied
+    again = importance(points(), *TTFT_OF_LLM, seed=1)
+    pd.testing.assert_frame_equal(again.factors, found.factors)
+    partly = importance(points(memory_limit_gib=[None, 8.0] * 6), *TTFT_OF_LLM, seed=1)
+    assert partly.not_known == ["memory_limit_gib"]
+    nowhere = importance(points(memory_limit_gib=None), *TTFT_OF_LLM, seed=1)
+    assert "memory_limit_gib" in nowhere.not_varied
 
 
 @pytest.mark.parametrize(
@@ -116,10 +118,10 @@ def test_factors_that_were_not_varied_or_not_known_take_no_part():
     ],
 )
 def test_without_ground_no_forest_is_grown(rows, reason):
-    found = importance(rows, "median_ttft_ms", seed=1)
-    assert found["reason"] == reason
-    assert pd.isna(found["r2_mean"])
-    assert found["factors"]["mdi_mean"].isna().all()
+    found = importance(rows, *TTFT_OF_LLM, seed=1)
+    assert found.reason == reason
+    assert pd.isna(found.r2_mean)
+    assert found.factors["mdi_mean"].isna().all()
 
 
 def test_a_series_has_equal_cores_and_memory(tmp_path):

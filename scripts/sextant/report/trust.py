@@ -1,0 +1,142 @@
+"""The section of the report that says how much to trust predictions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sextant.answer.option import Option
+from sextant.base.files import Row, group_by
+from sextant.pages.blocks import Block, Chart, Facts, Note, Section, Table
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.words import percent, plural
+from sextant.points.frame import FLOOR_MS
+from sextant.report.answers import by_source, marked, priced_cell, score_blocks
+from sextant.report.stored import TARGET_NAMES, SLOReport, Tables, prediction_pairs
+
+_MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure
+_EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
+
+
+def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
+    """Return how well predictors did for LLMs that were hidden from them."""
+    words = (
+        "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
+        "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. "
+        "MAPE is the mean absolute error relative to the measured latency. An LLM that no profile "
+        "serves within the limits is left out; failed requests enter no latency. ▲ first measures "
+        "the hidden LLM on two reference GPU profiles, and is not credited for these."
+    )
+    scores = by_source(tables, score_blocks)
+    if not scores:
+        return [Note(words), Note("No predictor was judged.", "soft")]
+    notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
+    blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
+
+    charts = []
+    for report in reports:
+        if judged_scores := [row for row in report.scores if row["overspend"] is not None]:
+            charts.append(_score_chart(report.heading, judged_scores))
+    if charts:
+        words = "Each mark is a predictor: the farther up and left, the better it recommends."
+        blocks += [Note(f"{words} Lines join equal S/O."), *charts]
+
+    for report in reports:
+        if report.held_out:
+            title = f"{report.heading}: recommendations for hidden LLMs"
+            blocks.append(Section(title, [_held_out_table(report)]))
+
+    charts = []
+    for report in reports:
+        for predictor in (score["predictor"] for score in report.scores):
+            pairs = prediction_pairs(tables, report.slo, report.source, predictor)
+            if pairs:
+                name = f"{report.heading} · {predictor}"
+                svg = prediction_figure(pairs, f"Predicted against measured, {name}")
+                caption = f"{plural(len(pairs), 'point')}."
+                charts.append(Chart(svg, caption, marked(name), f"prediction {name}"))
+    if charts:
+        words = (
+            "A panel is an LLM that the predictor was not shown, with its MAPE. On the line a "
+            "prediction is exact; below it, the predictor is too hopeful."
+        )
+        title = "Predicted against measured latencies of hidden LLMs"
+        blocks.append(Section(title, [Note(words), *charts]))
+
+    return blocks
+
+
+def _held_out_table(report: SLOReport) -> Table:
+    """Return the measured optimum of each LLM beside what each predictor recommended for it."""
+    rows = []
+    for answer in report.recommendations:
+        if not answer.is_measured:
+            continue
+        row = [answer.llm_id, _with_unit(answer.option)]
+        for row_by_llm in report.held_out.values():
+            guess = row_by_llm.get(answer.llm_id)
+            if guess is None:
+                row.append("–")
+                continue
+            verdict = "(not judged)"
+            if guess["is_success"] is not None:
+                verdict = f"✓ +{percent(guess['overspend'])}" if guess["is_success"] else "✗"
+            row.append(f"{_with_unit(Option.of(guess))} {verdict}")
+        rows.append(row)
+
+    header = ["LLM", "optimum (measured)", *map(marked, report.held_out)]
+    note = (
+        "✓ carries all users within the limits, at so much above the optimum's cost; ✗ does not; "
+        "not judged: no profile meets the SLO."
+    )
+    return Table(header, rows, range(len(header)), note=note)
+
+
+def _with_unit(option: Option) -> str:
+    """Write replicas, profile and price with its unit."""
+    return priced_cell(option) if option.gpu_profile_id is None else f"{priced_cell(option)} USD/h"
+
+
+def _score_chart(heading: str, scores: Sequence[Row]) -> Chart:
+    """Draw success over overspend in percent (LLM-Pilot, Fig. 8); lines join equal S/O."""
+    lines = [
+        Curve(
+            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
+            [min(100 * row["overspend"], _MOST_OVERSPEND)],
+            [100 * row["success_rate"]],
+        )
+        for row in scores
+    ]
+    for so_score in _EQUAL_SCORES:
+        # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
+        thrift = np.linspace(so_score / (2 - so_score), 1, 60)
+        success = so_score * thrift / (2 * thrift - so_score)
+        name = f"S/O {100 * so_score:.0f} %"
+        lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
+    x = Axis("Relative overspend O (%)")
+    y = Axis("Success rate S (%)", low=-4, high=106)
+    title = f"Success against overspend, {heading}"
+    svg = panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
+    return Chart(svg, title=heading, name=f"so_scores {heading}")
+
+
+def prediction_figure(pairs: Sequence[Row], title: str) -> str:
+    """Draw `prediction_pairs`, a panel per LLM and latency, with its MAPE."""
+    panels = []
+    for name, words in TARGET_NAMES.items():
+        true = f"true_{name}_ms"
+        predicted = f"{name}_ms"
+        known_pairs = [pair for pair in pairs if pair[true] and pair[predicted] is not None]
+        values = [pair[column] for pair in known_pairs for column in (true, predicted)]
+        shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
+        ends = [min(shown) / 1.3, max(shown) * 1.3]
+        axis = Axis("", is_log=True, low=ends[0], high=ends[1])
+        labels = (f"Measured {words} (ms)", f"Predicted {words}")
+        x, y = (axis._replace(label=label) for label in labels)
+        for (llm_id,), llm_pairs in group_by(known_pairs, "llm_id").items():
+            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in llm_pairs]
+            drawn = [pair for pair in llm_pairs if pair[predicted] > FLOOR_MS]
+            across, up = ([pair[column] for pair in drawn] for column in (true, predicted))
+            points = Curve("a GPU profile and load", across, up, is_marks=True)
+            lines = [points, Curve("", ends, ends, is_reference=True)]
+            panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
+    return panels_figure(panels, title, n_columns=3, height_in=2.2)
