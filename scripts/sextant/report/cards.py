@@ -137,19 +137,23 @@ class DeploymentCard:
                 value for end in (y, low.clip(min=y / 2), high.clip(max=y * 2)) for value in end
             ]
             loads += x[np.isfinite(x)].tolist()
+
         sides = [0.9 * min(loads, default=1), 1.1 * max(loads, default=1)]
         label = f"limit {number(limit_ms)} ms"
         lines.append(Curve(label, sides, [limit_ms, limit_ms], is_reference=True))
+
         name = METRICS[metric]
         unit = "ms/token" if metric == "nttft" else "ms"
         low_ms = np.nanmin(drawn) / 1.3
         high_ms = np.nanmax(drawn) * 1.4
+
         levels = sorted(set(self.curves["users"])) if self.slo.users is not None else []
         ticks = levels if 0 < len(levels) <= _MAX_TICKS else None
         load = "Users" if self.slo.users is not None else "Requests a second"
         x_axis = Axis(
             f"{load} of a replica", True, ticks, ticks and [str(level) for level in ticks]
         )
+
         label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
         return Panel("", x_axis, Axis(label, is_log=True, low=low_ms, high=high_ms), lines)
 
