@@ -25,7 +25,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Placement, PoolUse
+from sextant.decide.fleet import (
+    FleetDemand,
+    FleetOption,
+    GPUPool,
+    Placement,
+    PoolUse,
+    ServedDemand,
+)
 
 GAP = 1e-6  # Share of the cost by which a plan may be above the least one.
 TIE_USD = 1e-6
@@ -55,6 +62,18 @@ class Choice:
     def kind(self) -> ReplicaKind:
         """What one of its replicas occupies."""
         return ReplicaKind(self.option.gpu_id, self.option.n_gpus)
+
+    def served(self, demand: FleetDemand, usd_per_device: float) -> ServedDemand:
+        """Return its demand as served; `usd_per_device` is the price per hour of one device of each
+        of its replicas, together."""
+        return ServedDemand(
+            demand=demand,
+            gpu_profile_id=self.option.gpu_profile_id,
+            n_gpus=self.option.n_gpus,
+            replicas=self.replicas,
+            probability_met=self.probability_met,
+            usd_per_hour=usd_per_device * self.option.n_gpus,
+        )
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ from sextant.decide.fleet import (
     FleetOption,
     FleetPlan,
     GPUPool,
-    Placement,
-    ServedDemand,
 )
-from sextant.decide.fleet_program import Choice, Program, Solution
+from sextant.decide.fleet_program import Choice, Program
 from sextant.fleet.answer import ChangeWorth, FleetAnswer, LimitWorth, Mend, NodeWorth
 
 RISK = 0.1
@@ -56,7 +54,15 @@ def plan_fleet(
     placements = fleet_program.replicas_on_nodes(program, solution)
     n_gpus = {choice.option.gpu_profile_id: choice.option.n_gpus for choice in solution.chosen}
     pool_uses = fleet_program.pool_uses(pools, placements, n_gpus)
-    served = _served_demands(demands, pools, solution, placements)
+
+    pool_price = {pool.pool_id: pool.usd_per_hour for pool in pools}
+    usd_per_device: dict[str, float] = defaultdict(float)  # one of each replica, by demand
+    for placement in placements:
+        usd_per_device[placement.demand_id] += placement.replicas * pool_price[placement.pool_id]
+    served = [
+        choice.served(demands[choice.demand], usd_per_device[choice.option.demand_id])
+        for choice in sorted(solution.chosen, key=lambda choice: choice.demand)
+    ]
 
     usd_per_hour = sum(use.usd_per_hour for use in pool_uses)
     # The program's cost has tie-breakers on top.
@@ -105,34 +111,6 @@ def make_program(
             choices.append(Choice(option, index, replicas, probability_met))
 
     return Program(demands, merged_pools, choices, members)
-
-
-def _served_demands(
-    demands: Sequence[FleetDemand],
-    pools: Sequence[GPUPool],
-    solution: Solution,
-    placements: Sequence[Placement],
-) -> list[ServedDemand]:
-    """Return the demands that a solution serves, in their order, with the prices of their nodes."""
-    pool_price = {pool.pool_id: pool.usd_per_hour for pool in pools}
-    usd_per_device: dict[str, float] = defaultdict(float)  # of one device of each replica
-    for placement in placements:
-        usd_per_device[placement.demand_id] += placement.replicas * pool_price[placement.pool_id]
-
-    served = []
-    for choice in sorted(solution.chosen, key=lambda choice: choice.demand):
-        demand = demands[choice.demand]
-        served.append(
-            ServedDemand(
-                demand=demand,
-                gpu_profile_id=choice.option.gpu_profile_id,
-                n_gpus=choice.option.n_gpus,
-                replicas=choice.replicas,
-                probability_met=choice.probability_met,
-                usd_per_hour=usd_per_device[demand.demand_id] * choice.option.n_gpus,
-            )
-        )
-    return served
 
 
 def answer_fleet(

@@ -40,6 +40,32 @@ class Candidate:
         """Devices times hours with one level."""
         return (self.start_hours + self.level_hours) * self.n_devices
 
+    def unsure_levels(
+        self, decisions: Sequence[Decisions], contenders: Sequence[set[Contender]]
+    ) -> tuple[int, ...]:
+        """Return the levels at which to measure the cell.
+
+        A level counts if it is not sure whether limits hold there, for limits within which the
+        GPU profile may be the cheapest (`contenders`, for each of `decisions`). Without such a
+        level, three levels are returned: they still inform about other cells. If too many levels
+        count, the ends and some evenly between are returned.
+        """
+        levels = np.array(self.levels)
+        is_unsure = np.zeros(len(levels), dtype=bool)
+        for of_percentiles, of_contenders in zip(decisions, contenders, strict=True):
+            rows = of_percentiles.rows(self.llm_id, self.gpu_profile_id, self.levels)
+            for limits, met in enumerate(of_percentiles.met):
+                if Contender(self.llm_id, self.gpu_profile_id, limits) in of_contenders:
+                    holds = np.logical_and.accumulate(met[:, rows], axis=1).mean(axis=0)
+                    is_unsure |= (holds > _UNSURE[0]) & (holds < _UNSURE[1])
+
+        most = _LEVELS_WITHOUT_DOUBT
+        if is_unsure.any():
+            levels = levels[is_unsure]
+            most = _MOST_LEVELS
+        spaced = np.linspace(0, len(levels) - 1, min(len(levels), most)).round().astype(int)
+        return tuple(int(level) for level in levels[spaced])
+
     def at(self, levels: tuple[int, ...]) -> "CellChoice":
         """Return the cell with its cost at some levels; its gain is not known yet."""
         hours = self.start_hours + len(levels) * self.level_hours
@@ -92,10 +118,6 @@ class Expectation:
     """One row per decision: the option, `probability_met`, and `share`, how likely this is the
     answer once the cells are measured."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON value."""
-        return {"expected_so": self.expected_so, "answers": jsonable(self.answers)}
-
 
 @dataclass(frozen=True)
 class Round:
@@ -103,10 +125,6 @@ class Round:
 
     cells: tuple[CellChoice, ...]
     after: Expectation
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON value."""
-        return {"cells": [asdict(cell) for cell in self.cells], "after": self.after.to_dict()}
 
 
 class Stop(StrEnum):
@@ -127,12 +145,8 @@ class MeasurementPlan:
     stopped: Stop
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON value."""
-        return {
-            "now": self.now.to_dict(),
-            "rounds": [round_.to_dict() for round_ in self.rounds],
-            "stopped": self.stopped.name.lower(),
-        }
+        """Return the JSON value: the fields, and the name of the `Stop`."""
+        return {**jsonable(asdict(self)), "stopped": self.stopped.name.lower()}
 
 
 def order_cells(
@@ -143,7 +157,7 @@ def order_cells(
     planner = _Planner(decisions, budget)
     contenders = [of_percentiles.contenders() for of_percentiles in decisions]
     cells_left = [
-        candidate.at(_unsure_levels(candidate, decisions, contenders)) for candidate in candidates
+        candidate.at(candidate.unsure_levels(decisions, contenders)) for candidate in candidates
     ]
 
     now = planner.expectation()
@@ -249,7 +263,8 @@ class _Planner:
         can_be_met = _side_by_side([of_percentiles.can_be_met for of_percentiles in self.decisions])
         so = expected_so(slo_ids, self._ratios(self.cells), can_be_met)
         answers = [
-            _likeliest_answers(of_percentiles, self.cells) for of_percentiles in self.decisions
+            of_percentiles.likeliest_answers(_chosen_after(of_percentiles, self.cells))
+            for of_percentiles in self.decisions
         ]
         return Expectation(so, pd.concat(answers, ignore_index=True))
 
@@ -265,48 +280,3 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the decisions of all percentiles in one, (draws, decisions)."""
     n_draws = min(map(len, parts))
     return np.concatenate([part[:n_draws] for part in parts], axis=1)
-
-
-def _unsure_levels(
-    candidate: Candidate, decisions: Sequence[Decisions], contenders: Sequence[set[Contender]]
-) -> tuple[int, ...]:
-    """Return the levels at which to measure a candidate.
-
-    A level counts if it is not sure whether limits hold there, for limits within which the
-    candidate's GPU profile may be the cheapest (`contenders`, for each of `decisions`). Without
-    such a level, three levels are returned: they still inform about other cells. If too many levels
-    count, the ends and some evenly between are returned.
-    """
-    levels = np.array(candidate.levels)
-    is_unsure = np.zeros(len(levels), dtype=bool)
-    for of_percentiles, of_contenders in zip(decisions, contenders, strict=True):
-        rows = of_percentiles.rows(candidate.llm_id, candidate.gpu_profile_id, candidate.levels)
-        for limits, met in enumerate(of_percentiles.met):
-            if Contender(candidate.llm_id, candidate.gpu_profile_id, limits) in of_contenders:
-                holds = np.logical_and.accumulate(met[:, rows], axis=1).mean(axis=0)
-                is_unsure |= (holds > _UNSURE[0]) & (holds < _UNSURE[1])
-
-    most = _LEVELS_WITHOUT_DOUBT
-    if is_unsure.any():
-        levels = levels[is_unsure]
-        most = _MOST_LEVELS
-    spaced = np.linspace(0, len(levels) - 1, min(len(levels), most)).round().astype(int)
-    return tuple(int(level) for level in levels[spaced])
-
-
-def _likeliest_answers(decisions: Decisions, cells: Sequence[CellChoice]) -> pd.DataFrame:
-    """Return the likeliest answer of each decision once cells are measured; null without one."""
-    chosen = _chosen_after(decisions, cells)
-    ratios = decisions.ratios_of(chosen)
-    rows = []
-    for index, decision in enumerate(decisions.decisions):
-        counts = np.bincount(chosen[:, index])
-        best = int(counts.argmax())
-        met = np.isfinite(ratios[chosen[:, index] == best, index]).mean()
-        row = {"slo_id": decision.slo_id, "llm_id": decision.llm_id}
-        if met > 0:
-            row |= decisions.options.loc[(index, best)].to_dict()
-        rows.append(row | {"probability_met": met, "share": counts[best] / len(chosen)})
-
-    columns = ["slo_id", "llm_id", *decisions.options, "probability_met", "share"]
-    return pd.DataFrame(rows, columns=columns).astype({"replicas": "Int64"})

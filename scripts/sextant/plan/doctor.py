@@ -40,60 +40,51 @@ class Check:
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     """Check the engine's environment, devices, SLURM, the disk of results (`folder`) and limits."""
+    checks = []
+    if version := _output_of(str(engine_python), "-c", _VERSION):
+        checks.append(Check("engine", f"{version} ({engine_python})"))
+    else:
+        fix = (
+            "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
+            f"workflow/envs/vllm.yaml and set engine.python (now {engine_python})"
+        )
+        checks.append(Check("engine", "no vLLM", fix))
+
+    host = host_facts()
+    if host.gpus:
+        names = [gpu.name or "unknown" for gpu in host.gpus]
+        counts = joined([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
+        result = f"{counts}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
+        checks.append(Check("GPUs", result, is_needed=False))
+    else:
+        fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
+        checks.append(Check("GPUs", "none that NVML can see", fix, is_needed=False))
+
     memory = psutil.virtual_memory()
     cores = plural(len(os.sched_getaffinity(0)), "core")
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
-    return [
-        _check_engine(engine_python),
-        _check_gpus(),
-        Check("processor", f"{cores}, {free}"),
-        _check_slurm(),
-        _check_disk(folder),
-        _check_open_files(),
-    ]
+    checks.append(Check("processor", f"{cores}, {free}"))
 
-
-def _check_engine(python: Path) -> Check:
-    if version := _output_of(str(python), "-c", _VERSION):
-        return Check("engine", f"{version} ({python})")
-    fix = (
-        "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
-        f"workflow/envs/vllm.yaml and set engine.python (now {python})"
-    )
-    return Check("engine", "no vLLM", fix)
-
-
-def _check_gpus() -> Check:
-    host = host_facts()
-    if not host.gpus:
-        fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
-        return Check("GPUs", "none that NVML can see", fix, is_needed=False)
-    names = [gpu.name or "unknown" for gpu in host.gpus]
-    counts = joined([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
-    result = f"{counts}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
-    return Check("GPUs", result, is_needed=False)
-
-
-def _check_slurm() -> Check:
-    version = _output_of("sinfo", "--version")
+    slurm = _output_of("sinfo", "--version")
     fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
-    return Check("SLURM", version or "none", None if version else fix, is_needed=False)
+    checks.append(Check("SLURM", slurm or "none", None if slurm else fix, is_needed=False))
 
-
-def _check_disk(folder: Path) -> Check:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free_gib = shutil.disk_usage(existing).free / GIB
-    if not os.access(existing, os.W_OK):
-        return Check("disk", f"{existing} cannot be written", "run in a folder of your own")
-    fix = f"free {_LEAST_DISK_GIB} GiB where results go ({existing})"
-    return Check("disk", f"{free_gib:.0f} GiB free", fix if free_gib < _LEAST_DISK_GIB else None)
+    if os.access(existing, os.W_OK):
+        fix = f"free {_LEAST_DISK_GIB} GiB where results go ({existing})"
+        is_enough = free_gib >= _LEAST_DISK_GIB
+        checks.append(Check("disk", f"{free_gib:.0f} GiB free", None if is_enough else fix))
+    else:
+        fix = "run in a folder of your own"
+        checks.append(Check("disk", f"{existing} cannot be written", fix))
 
-
-def _check_open_files() -> Check:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    is_enough = most == resource.RLIM_INFINITY or most >= _LEAST_FILES
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    is_enough = most_files == resource.RLIM_INFINITY or most_files >= _LEAST_FILES
     fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
-    return Check("open files", f"at most {most}", None if is_enough else fix, is_needed=False)
+    result = f"at most {most_files}"
+    checks.append(Check("open files", result, None if is_enough else fix, is_needed=False))
+    return checks
 
 
 def _output_of(*command: str) -> str:

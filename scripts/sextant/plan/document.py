@@ -10,7 +10,7 @@ from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.words import number, percent, plural
 from sextant.plan.cell_order import Candidate, Expectation, MeasurementPlan, Stop
 from sextant.plan.doctor import Check
-from sextant.plan.estimate import CellPlan, EstimateTerms
+from sextant.plan.estimate import CellPlan
 from sextant.plan.run_plan import PlanAnswer
 
 _SHOWN = 3  # Changed answers of a round that are printed.
@@ -33,20 +33,20 @@ def plan_document(plan: PlanAnswer) -> Document:
         Headline(f"{n_jobs} would run ({submissions} to a scheduler)"),
         Table((), [(rule, f"{count:,}") for rule, count in plan.jobs.items()]),
     ]
-    blocks += _cell_blocks(plan) if plan.cells else [Note("No measurement: it needs no GPU time.")]
-    return Document("Plan of a run", blocks, plan.to_dict())
-
-
-def _cell_blocks(plan: PlanAnswer) -> list[Block]:
     cells = plan.cells
+    if not cells:
+        blocks.append(Note("No measurement: it needs no GPU time."))
+        return Document("Plan of a run", blocks, plan.to_dict())
+
     n_llms = plural(len({cell.key.llm_id for cell in cells}), "LLM")
-    lines = [
-        f"{plural(len(cells), 'cell')} to measure ({n_llms}, "
-        f"{plural(len(plan.cells_by_profile), 'GPU profile')}), "
-        f"{plural(sum(cell.n_levels for cell in cells), 'point')}"
-    ]
+    n_profiles = plural(len(plan.cells_by_profile), "GPU profile")
+    n_points = plural(sum(cell.n_levels for cell in cells), "point")
+    line = f"{plural(len(cells), 'cell')} to measure ({n_llms}, {n_profiles}), {n_points}"
+    blocks.append(Note(line))
     if n_left_out := sum(not cell.n_levels for cell in cells):
-        lines.append(f"{n_left_out:,} of them do not fit into memory and end at once")
+        blocks.append(Note(f"{n_left_out:,} of them do not fit into memory and end at once"))
+    rows = [_profile_row(name, of_profile) for name, of_profile in plan.cells_by_profile.items()]
+    blocks.append(Table(_PROFILE_HEADER, rows))
 
     hours = plan.hours
     nodes = "one node" if hours.n_nodes == 1 else f"{hours.n_nodes} nodes"
@@ -55,26 +55,19 @@ def _cell_blocks(plan: PlanAnswer) -> list[Block]:
         f"{hours.on_nodes:.1f} h with {nodes} of each GPU profile (the longest cells first)",
         "Waits in a scheduler's queue and repeated jobs are not included.",
     ]
-    cells_by_terms = Counter(cell.basis for cell in cells if cell.basis)
-    terms = [_terms_words(terms, n_cells) for terms, n_cells in cells_by_terms.items()]
-
-    rows = [_profile_row(name, of_profile) for name, of_profile in plan.cells_by_profile.items()]
     estimate = f"{plan.gpu_hours:,.1f} GPU-hours, {plan.usd:,.2f} USD"
-    return [
-        *map(Note, lines),
-        Table(_PROFILE_HEADER, rows),
-        Section("Estimate", [Headline(estimate), Facts(times)]),
-        Section("The estimate uses", [Facts(terms)]),
-    ]
+    blocks.append(Section("Estimate", [Headline(estimate), Facts(times)]))
 
-
-def _terms_words(terms: EstimateTerms, n_cells: int) -> str:
-    starts = "all allowed" if terms.starts is None else f"{terms.starts:g}"
-    return (
-        f"{n_cells:,} cells, {terms.origin}: {starts} server starts, each {terms.start_s:.0f} s "
-        f"and the weights at {terms.load_gib_per_s:g} GiB/s; "
+    cells_by_terms = Counter(cell.basis for cell in cells if cell.basis)
+    bases = [
+        f"{n_cells:,} cells, {terms.origin}: "
+        f"{'all allowed' if terms.starts is None else f'{terms.starts:g}'} server starts, each "
+        f"{terms.start_s:.0f} s and the weights at {terms.load_gib_per_s:g} GiB/s; "
         f"{terms.level_extra_s:.1f} s on top of a level, {terms.cell_extra_s:.0f} s of a cell"
-    )
+        for terms, n_cells in cells_by_terms.items()
+    ]
+    blocks.append(Section("The estimate uses", [Facts(bases)]))
+    return Document("Plan of a run", blocks, plan.to_dict())
 
 
 def _profile_row(name: str, cells: Sequence[CellPlan]) -> tuple[str, ...]:
@@ -115,9 +108,20 @@ def measurement_document(plan: MeasurementPlan, candidates: Sequence[Candidate])
 
     states = [now, *(round_.after for round_ in plan.rounds)]
     for n_round, (before, after) in enumerate(pairwise(states), 1):
-        if changed := _changed_answers(before, after):
+        both = _with_option_words(before).merge(
+            _with_option_words(after), on=_DECISION, suffixes=("_was", "")
+        )
+        changed = both[both["option"] != both["option_was"]]
+        lines = [
+            f"{row.llm_id} for {row.slo_id}: {row.option} ({percent(row.share)} likely), "
+            f"not {row.option_was}"
+            for row in changed.sort_values("share", ascending=False).head(_SHOWN).itertuples()
+        ]
+        if n_more := len(changed) - len(lines):
+            lines.append(f"and {plural(n_more, 'answer')} more (--json has all)")
+        if lines:
             title = f"After round {n_round} the likeliest answers would change"
-            blocks.append(Section(title, [Facts(changed)]))
+            blocks.append(Section(title, [Facts(lines)]))
 
     why = plan.stopped.value
     if plan.stopped is Stop.BUDGET and not plan.rounds and candidates:
@@ -146,21 +150,6 @@ def _round_rows(plan: MeasurementPlan) -> list[tuple[str, ...]]:
                 )
             )
     return rows
-
-
-def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
-    """Return a line for each answer that is likely to be another one, the likeliest first."""
-    both = _with_option_words(before).merge(
-        _with_option_words(after), on=_DECISION, suffixes=("_was", "")
-    )
-    changed = both[both["option"] != both["option_was"]].sort_values("share", ascending=False)
-    lines = [
-        f"{row.llm_id} for {row.slo_id}: {row.option} ({percent(row.share)} likely), "
-        f"not {row.option_was}"
-        for row in changed.head(_SHOWN).itertuples()
-    ]
-    n_more = len(changed) - len(lines)
-    return lines + ([f"and {plural(n_more, 'answer')} more (--json has all)"] if n_more else [])
 
 
 def _with_option_words(expectation: Expectation) -> pd.DataFrame:

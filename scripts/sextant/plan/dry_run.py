@@ -12,12 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sextant.base.errors import InputError
 from sextant.base.resources import checkout
 
 _MOST_LINES = 20  # Of Snakemake's words in an error.
+
+
+@dataclass(frozen=True)
+class SchedulerRequest:
+    """What a job asks the scheduler for."""
+
+    cores: int
+    memory_mb: int | None
+    minutes: int | None
+    gpus: int
+    gpu_model: str | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,18 @@ class Job:
     """As Snakemake names them: `mem_mb`, `runtime` in minutes, `gpu`, `gpu_model` …"""
     is_in_group: bool
 
+    @property
+    def request(self) -> SchedulerRequest:
+        """What the job asks the scheduler for."""
+        return SchedulerRequest(
+            # A dry run for a cluster counts one core: there, the cores are a request of their own.
+            cores=self.resources.get("cpus_per_task") or self.threads,
+            memory_mb=self.resources.get("mem_mb"),
+            minutes=self.resources.get("runtime"),
+            gpus=self.resources.get("gpu", 0),
+            gpu_model=self.resources.get("gpu_model"),
+        )
+
 
 @dataclass(frozen=True)
 class DryRun:
@@ -40,6 +63,22 @@ class DryRun:
     jobs: tuple[Job, ...]
     n_submissions: int  # Jobs that a scheduler would get: a group is one, local rules none.
     config: dict[str, Any]
+
+    @classmethod
+    def from_output(cls, stdout: str) -> Self:
+        """Read what our logger plugin has printed: one JSON object per line."""
+        lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+        (settings,) = (line for line in lines if "config" in line)
+        jobs = [
+            Job(**line | {"outputs": tuple(line["outputs"])}) for line in lines if "rule" in line
+        ]
+        # A target has nothing to run. Snakemake's own order changes from run to run.
+        jobs = sorted((job for job in jobs if job.outputs), key=lambda job: job.outputs)
+
+        local_rules = settings["local_rules"]
+        n_single = sum(not job.is_in_group and job.rule not in local_rules for job in jobs)
+        n_groups = sum("group" in line for line in lines)
+        return cls(tuple(jobs), n_single + n_groups, settings["config"])
 
 
 def snakemake_command() -> list[str]:
@@ -75,32 +114,14 @@ def dry_run(
         capture_output=True,
         text=True,
     )
-    if process.returncode:
-        raise InputError(_problem(process.stderr))
-    return _read_output(process.stdout)
+    if not process.returncode:
+        return DryRun.from_output(process.stdout)
 
-
-def _problem(stderr: str) -> str:
-    """Return the project's own error line, or else Snakemake's last lines."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    own_errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    if own_errors:
-        return own_errors[-1]
-
+    lines = [line for line in process.stderr.splitlines() if line.strip()]
+    our_errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    if our_errors:
+        raise InputError(our_errors[-1])
     if lines and lines[0].endswith(("Exception:", "Error:")):
         del lines[0]  # its name alone
-    return "\n".join(lines[-_MOST_LINES:]) or "snakemake failed without a message"
-
-
-def _read_output(stdout: str) -> DryRun:
-    """Return what our logger plugin has printed: one JSON object per line."""
-    lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
-    (settings,) = (line for line in lines if "config" in line)
-    jobs = [Job(**line | {"outputs": tuple(line["outputs"])}) for line in lines if "rule" in line]
-    # A target has nothing to run. Snakemake's own order changes from run to run.
-    jobs = sorted((job for job in jobs if job.outputs), key=lambda job: job.outputs)
-
-    local_rules = settings["local_rules"]
-    n_single = sum(not job.is_in_group and job.rule not in local_rules for job in jobs)
-    n_groups = sum("group" in line for line in lines)
-    return DryRun(tuple(jobs), n_single + n_groups, settings["config"])
+    last_lines = "\n".join(lines[-_MOST_LINES:])
+    raise InputError(last_lines or "snakemake failed without a message")

@@ -20,6 +20,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import CellKey
+from sextant.plan.dry_run import SchedulerRequest
 from sextant.plan.workspace import Workspace
 from sextant.points.cell_files import read_cell
 from sextant.points.verdict import FEASIBLE, assess_variant
@@ -45,17 +46,6 @@ ASSUMED = {
     "gpu": EstimateTerms(None, 120.0, 10.0, 15.0, "assumed"),
     "cpu": EstimateTerms(None, 25.0, 1.0, 10.0, "assumed"),
 }
-
-
-@dataclass(frozen=True)
-class SchedulerRequest:
-    """What the job of a cell asks the scheduler for."""
-
-    cores: int
-    memory_mb: int | None
-    minutes: int | None
-    gpus: int
-    gpu_model: str | None
 
 
 @dataclass(frozen=True)
@@ -209,9 +199,11 @@ def plan_cell(
         workload = experiment.workloads[key.workload_id]
         max_tokens = workload["max_input_tokens"] + workload["max_output_tokens"]
         llm = experiment.llm_facts[key.llm_id]
-        share = workspace.memory_utilization
-        verdict = assess_variant(llm, profile.devices, variant, share, max_tokens).verdict
-        max_starts = workspace.max_server_starts
+        engine = workspace.settings.engine
+        verdict = assess_variant(
+            llm, profile.devices, variant, engine.memory_utilization, max_tokens
+        ).verdict
+        max_starts = engine.max_server_starts
 
     terms = None
     seconds = 0.0

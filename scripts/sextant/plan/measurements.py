@@ -4,6 +4,7 @@ import math
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_parquet
 from sextant.experiment.sheets import CellKey
 from sextant.facts.slo import SLO
 from sextant.judge.files import read_task
@@ -90,7 +90,13 @@ def _decisions(
     measured[TARGETS] = measured[TARGETS].where(measured[TARGETS] > 0)
     training = measured[measured[TARGETS].notna().any(axis=1)].reset_index(drop=True)
 
-    wanted = _wanted_rows(measured, candidates)
+    pairs = {(candidate.llm_id, candidate.gpu_profile_id) for candidate in candidates}
+    pairs |= set(measured[IDENTIFIERS].itertuples(index=False, name=None))
+    users = {int(level) for candidate in candidates for level in candidate.levels}
+    users |= {*measured["users"]}
+    keys = [(*pair, count) for pair in sorted(pairs) for count in sorted(users)]
+    wanted = pd.DataFrame(keys, columns=KEYS)
+
     if served_as is None:
         served_as = frame.served_as_most(training)
     wanted = wanted.assign(**dict.fromkeys(SERVING)).assign(**served_as)
@@ -113,16 +119,6 @@ def _decisions(
     unserved = (truth["tried"] == "both") & truth[TARGETS].isna().all(axis=1)
     samples_ms[:, unserved.to_numpy()] = _UNSERVED_MS
     return value.weigh_decisions(Draws(wanted, samples_ms), task.facts.profiles, slos, seed)
-
-
-def _wanted_rows(measured: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    """Return the keys of every measured cell and candidate, at all users of any."""
-    pairs = {(candidate.llm_id, candidate.gpu_profile_id) for candidate in candidates}
-    pairs |= set(measured[IDENTIFIERS].itertuples(index=False, name=None))
-    users = {int(level) for candidate in candidates for level in candidate.levels}
-    users |= {*measured["users"]}
-    keys = [(*pair, count) for pair in sorted(pairs) for count in sorted(users)]
-    return pd.DataFrame(keys, columns=KEYS)
 
 
 def given_measurements(
@@ -152,53 +148,43 @@ def plan_of_experiment(
 ) -> MeasurementPlan:
     """Return which cells of an experiment to measure first, by the cells on disk. A command that is
     printed has the `config_files`. InputError: an archive, no SLO or no cell."""
-    experiment = workspace.experiment
-    config = workspace.config
-    if config.get("archive"):
+    point_slos = workspace.experiment.point_slos
+    settings = workspace.settings
+    if settings.archive:
         fix = "give a configuration without `archive`"
         raise InputError("nothing of an archive is left to measure", field="archive", fix=fix)
-    if not experiment.point_slos:
+    if not point_slos:
         fix = "add a row with users or a request rate"
-        raise InputError("no SLO asks for an answer", file=config["sheets"]["slos"], fix=fix)
+        raise InputError("no SLO asks for an answer", file=settings.sheets.slos, fix=fix)
 
     task = _task(workspace)
     if not candidates and task.points.empty:
-        decision = workspace.decision
+        decision = settings.decision
         problem = (
             f"no cell of {decision.workload_id} and {decision.scenario_id}, which answers use, fits"
         )
         fix = "add one to the sheet, or change `decision`"
-        raise InputError(problem, file=config["sheets"]["benchmarks"], fix=fix)
+        raise InputError(problem, file=settings.sheets.benchmarks, fix=fix)
+
+    lengths = workspace.mean_lengths()
+    if lengths is None and task.points.empty:
+        requests = workspace.folder / workspace.requests_target
+        options = ["--configfile", *map(str, config_files), "--"] if config_files else []
+        words = ["snakemake --cores 1", *map(shlex.quote, options), str(requests)]
+        fix = f"fit the workload first: {' '.join(words)}"
+        if not config_files:
+            fix += " (or run `make demo`, which measures too)"
+        raise InputError(_NO_LENGTHS, file=requests, fix=fix)
 
     return plan_measurements(
         task,
-        [*experiment.point_slos.values()],
+        [*point_slos.values()],
         candidates,
         budget,
-        workspace.seed,
-        lengths=_mean_lengths(workspace, task, config_files),
-        served_as={"engine": config["engine"].get("name", "vllm")},
+        settings.seed,
+        lengths=lengths,
+        served_as={"engine": settings.engine.name},
     )
-
-
-def _mean_lengths(
-    workspace: Workspace, task: Task, config_files: Sequence[Path]
-) -> list[float] | None:
-    """Return the mean input and output tokens of the workload's requests; None where it is not
-    fitted and points tell. InputError: neither."""
-    requests = workspace.folder / workspace.requests_target
-    if requests.is_file():
-        bins = read_parquet(requests).to_pandas()
-        return [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
-    if not task.points.empty:
-        return None
-
-    options = ["--configfile", *map(str, config_files), "--"] if config_files else []
-    command = " ".join(filter(None, ["snakemake --cores 1", shlex.join(options), str(requests)]))
-    fix = f"fit the workload first: {command}"
-    if not config_files:
-        fix += " (or run `make demo`, which measures too)"
-    raise InputError(_NO_LENGTHS, file=requests, fix=fix)
 
 
 def candidates_of(workspace: Workspace, cells: Sequence[CellPlan]) -> list[Candidate]:
@@ -243,28 +229,20 @@ def not_chosen(workspace: Workspace) -> list[CellKey]:
 def _task(workspace: Workspace) -> Task:
     """Return the points of the cells that are measured."""
     experiment = workspace.experiment
+    source = workspace.settings.source
+    memory_utilization = workspace.settings.engine.memory_utilization
     measured = [
         cell.key for cell in finished_cells(workspace) if workspace.is_of_decision(cell.key)
     ]
     if not measured:
         features = frame.published_features(experiment)
         facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
-        return task_of(
-            workspace.source,
-            pd.DataFrame(columns=KEYS),
-            pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"]),
-            facts,
-            None,
-            workspace.memory_utilization,
-        )
+        points = pd.DataFrame(columns=KEYS)
+        tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
+        return task_of(source, points, tried, facts, None, memory_utilization)
 
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / name for name in ("point", "feasibility", "telemetry")}
         aggregate_points([workspace.cell_folder(key) for key in measured], *files.values())
-        return read_task(
-            files,
-            experiment,
-            workspace.config["decision"],
-            workspace.source,
-            workspace.memory_utilization,
-        )
+        decision = asdict(workspace.settings.decision)
+        return read_task(files, experiment, decision, source, memory_utilization)

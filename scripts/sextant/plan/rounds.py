@@ -52,7 +52,7 @@ def measure_rounds(
         InputError: no row is adaptive, or Snakemake fails.
     """
     if not workspace.experiment.adaptive.candidates:
-        sheet = workspace.config["sheets"]["benchmarks"]
+        sheet = workspace.settings.sheets.benchmarks
         fix = "write `adaptive` into the column `choose` of the rows to choose from"
         raise InputError("no row is adaptive", file=sheet, field="choose", fix=fix)
 

@@ -2,14 +2,14 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sextant.plan.dry_run import DryRun, Job
-from sextant.plan.estimate import CellPlan, SchedulerRequest, finished_cells, plan_cell
+from sextant.plan.dry_run import DryRun
+from sextant.plan.estimate import CellPlan, finished_cells, plan_cell
 from sextant.plan.workspace import Workspace
 from sextant.points.cell_files import RECEIPT
 
@@ -46,7 +46,18 @@ class PlanAnswer:
 
 def make_plan(workspace: Workspace, run: DryRun, n_nodes: int = 1) -> PlanAnswer:
     """Return what a run would do and take, with `n_nodes` servers of each profile."""
-    cells = _planned_cells(workspace, run.jobs)
+    finished = finished_cells(workspace)
+    key_by_file = {
+        f"benchmarks/{workspace.settings.source}/{key.folder}/{RECEIPT}": key
+        for key in workspace.experiment.cells
+    }
+    cells = []
+    for job in run.jobs:
+        if job.rule == "benchmark_cell":
+            file = Path(job.outputs[0])
+            key = key_by_file["/".join(file.parts[-7:])]  # below the folder of results, wherever
+            cells.append(plan_cell(workspace, key, finished, job.request))
+
     longest_s = max(
         (makespan_s(of_profile, n_nodes) for of_profile in cells_by_profile(cells).values()),
         default=0,
@@ -62,34 +73,6 @@ def make_plan(workspace: Workspace, run: DryRun, n_nodes: int = 1) -> PlanAnswer
             on_nodes=longest_s / 3600,
             n_nodes=n_nodes,
         ),
-    )
-
-
-def _planned_cells(workspace: Workspace, jobs: Sequence[Job]) -> list[CellPlan]:
-    """Return the cells that the jobs would measure."""
-    finished = finished_cells(workspace)
-    key_by_file = {
-        f"benchmarks/{workspace.source}/{key.folder}/{RECEIPT}": key
-        for key in workspace.experiment.cells
-    }
-    cells = []
-    for job in jobs:
-        if job.rule == "benchmark_cell":
-            file = Path(job.outputs[0])
-            key = key_by_file["/".join(file.parts[-7:])]  # below the folder of results, wherever
-            cells.append(plan_cell(workspace, key, finished, _request_of(job)))
-    return cells
-
-
-def _request_of(job: Job) -> SchedulerRequest:
-    resources = job.resources
-    return SchedulerRequest(
-        # A dry run for a cluster counts one core: there, the cores are a request of their own.
-        cores=resources.get("cpus_per_task") or job.threads,
-        memory_mb=resources.get("mem_mb"),
-        minutes=resources.get("runtime"),
-        gpus=resources.get("gpu", 0),
-        gpu_model=resources.get("gpu_model"),
     )
 
 

@@ -7,7 +7,7 @@ over the draws that look alike there. That mean is a regression of the worth on 
 judged by a regression without it: what draws have in common by chance is no gain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.judge.score import so_score
 from sextant.law.calibration import MEASUREMENT_NOISE
-from sextant.points.frame import IDENTIFIERS
+from sextant.points.frame import IDENTIFIERS, KEYS
 from sextant.predict.predictor import Draws
 
 _OPTIONS = 24
@@ -41,6 +41,14 @@ class Decision(NamedTuple):
     limits: int  #: Index of the SLO's limits in `Decisions.met`.
 
 
+class Point(NamedTuple):
+    """An LLM on a GPU profile at a number of users."""
+
+    llm_id: str
+    gpu_profile_id: str
+    users: int
+
+
 class Contender(NamedTuple):
     """A GPU profile that may be the cheapest for an LLM within some limits."""
 
@@ -52,7 +60,7 @@ class Contender(NamedTuple):
 class Decisions(NamedTuple):
     """Decisions, and what each of their options costs in every draw."""
 
-    X: pd.DataFrame  #: `llm_id, gpu_profile_id, users`, one row per point.
+    points: Sequence[Point]  #: One per row.
     seen: np.ndarray  #: Log-latencies that a measurement would show, shape (draws, rows, 2).
     met: np.ndarray  #: Whether the limits hold, (sets of limits, draws, rows).
     decisions: list[Decision]
@@ -62,10 +70,18 @@ class Decisions(NamedTuple):
     worth: np.ndarray  #: Of the options, as `bounded_worth` says.
     can_be_met: np.ndarray  #: Whether any option meets the SLO, (draws, decisions).
 
-    def rows(self, llm_id: str, gpu_profile_id: str, users: Sequence[int]) -> np.ndarray:
+    def rows(self, llm_id: str, gpu_profile_id: str, users: Collection[int]) -> np.ndarray:
         """Return the positions of a cell's rows, by rising users."""
-        is_of_cell = (self.X["llm_id"] == llm_id) & (self.X["gpu_profile_id"] == gpu_profile_id)
-        return np.flatnonzero((is_of_cell & self.X["users"].isin(users)).to_numpy())
+        return np.array(
+            [
+                row
+                for row, point in enumerate(self.points)
+                if point.llm_id == llm_id
+                and point.gpu_profile_id == gpu_profile_id
+                and point.users in users
+            ],
+            dtype=int,
+        )
 
     def contenders(self) -> set[Contender]:
         """Return the GPU profiles that may be the cheapest, by LLM and limits."""
@@ -85,8 +101,7 @@ class Decisions(NamedTuple):
     def chosen_after(self, cells: Sequence[np.ndarray]) -> np.ndarray:
         """Return the option chosen in each draw once cells are measured, (draws, decisions). A cell
         is the positions of its measured rows, as `rows` returns them."""
-        llm_of_row = self.X["llm_id"].to_numpy()
-        measured_llms = {llm_of_row[rows[0]] for rows in cells}
+        measured_llms = {self.points[rows[0]].llm_id for rows in cells}
 
         # Decisions about LLMs that are not measured see the same of the others.
         alike: dict[tuple[str, int], list[int]] = {}
@@ -98,9 +113,9 @@ class Decisions(NamedTuple):
         chosen = np.empty(self.ratios.shape[:2], dtype=int)
         latencies: dict[str, np.ndarray] = {}  # features by LLM
         for (llm_id, limits), indices in alike.items():
-            of_llm = [rows for rows in cells if llm_of_row[rows[0]] == llm_id]
+            of_llm = [rows for rows in cells if self.points[rows[0]].llm_id == llm_id]
             if llm_id not in latencies:
-                of_others = [rows for rows in cells if llm_of_row[rows[0]] != llm_id]
+                of_others = [rows for rows in cells if self.points[rows[0]].llm_id != llm_id]
                 latencies[llm_id] = np.hstack(
                     [
                         np.ones((len(self.seen), 1)),
@@ -114,6 +129,23 @@ class Decisions(NamedTuple):
             features = np.hstack([latencies[llm_id], *holds_up_to])
             chosen[:, indices] = _worth_given(features, self.worth[:, indices]).argmax(axis=-1)
         return chosen
+
+    def likeliest_answers(self, chosen: np.ndarray) -> pd.DataFrame:
+        """Return the option that most draws choose for each decision; null where it meets the SLO
+        in no draw. `chosen` is shaped (draws, decisions)."""
+        ratios = self.ratios_of(chosen)
+        rows = []
+        for index, decision in enumerate(self.decisions):
+            counts = np.bincount(chosen[:, index])
+            best = int(counts.argmax())
+            met = np.isfinite(ratios[chosen[:, index] == best, index]).mean()
+            row = {"slo_id": decision.slo_id, "llm_id": decision.llm_id}
+            if met > 0:
+                row |= self.options.loc[(index, best)].to_dict()
+            rows.append(row | {"probability_met": met, "share": counts[best] / len(chosen)})
+
+        columns = ["slo_id", "llm_id", *self.options, "probability_met", "share"]
+        return pd.DataFrame(rows, columns=columns).astype({"replicas": "Int64"})
 
     def _components(self, cells: Sequence[np.ndarray], most: int) -> np.ndarray:
         """Return the principal components of the log-latencies of cells, (draws, components)."""
@@ -156,7 +188,7 @@ def weigh_decisions(
 
     ratios = np.stack([options.ratios for options in weighed], axis=1)
     return Decisions(
-        X=X,
+        points=[Point(*key) for key in X[KEYS].itertuples(index=False, name=None)],
         seen=np.log(samples_ms) + noise,
         met=np.stack(met),
         decisions=decisions,
