@@ -64,11 +64,10 @@ def limits_words(limits: Mapping[str, Limit], one: str = "the limit") -> str:
     return {1: one, 2: "both limits"}.get(len(limits), "all limits")
 
 
-def moment_words(start: str | None, after_s: float) -> str:
+def moment_words(start: datetime | None, after_s: float) -> str:
     """Return a time of a trace as date and time, or as the time after its start."""
     if start is not None:
-        moment = datetime.fromisoformat(start) + timedelta(seconds=after_s)
-        return f"{moment:%Y-%m-%d %H:%M:%S}"
+        return f"{start + timedelta(seconds=after_s):%Y-%m-%d %H:%M:%S}"
     minutes, seconds = divmod(round(after_s), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
 

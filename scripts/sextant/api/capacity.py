@@ -121,7 +121,6 @@ def answer_traffic(
     """Return the answer, with these warnings first; write a tuned policy to `tune_policy`."""
     from sextant.base.files import provenance
     from sextant.base.sheets import write_yaml
-    from sextant.capacity import policies
     from sextant.capacity.capacity import answer_capacity
     from sextant.capacity.document import capacity_document
 
@@ -129,9 +128,8 @@ def answer_traffic(
 
     scaling = answer.findings.scaling if answer.findings else None
     if tune_policy is not None and scaling is not None and scaling.manifest is not None:
-        write_yaml(tune_policy, scaling.manifest)
-        values = policies.stack_values(scaling.manifest)
-        write_yaml(tune_policy.with_suffix(".values.yaml"), values)
+        write_yaml(tune_policy, scaling.manifest.to_dict())
+        write_yaml(tune_policy.with_suffix(".values.yaml"), scaling.manifest.stack_values())
 
     return ShownAnswer(
         result=answer,
@@ -151,7 +149,7 @@ def capacity_question(
 ) -> "CapacityQuestion":
     """Return the question that the options are. Raises InputError for a wrong one."""
     from sextant.ask.traffic import DrawnTraffic
-    from sextant.capacity import policies
+    from sextant.capacity.policies import read_policy
     from sextant.capacity.question import CapacityQuestion, Terms
     from sextant.decide.windows import WINDOW_S, Target
     from sextant.facts.slo import SLO
@@ -183,7 +181,7 @@ def capacity_question(
 
     slot_s = seconds_of(search.slot, "--slot")
     terms = Terms(slot_s, startup_time_of(search.startup), search.least_replicas)
-    policy = policies.read_policy(search.policy) if search.policy is not None else None
+    policy = read_policy(search.policy) if search.policy is not None else None
     return CapacityQuestion(
         question,
         arriving,

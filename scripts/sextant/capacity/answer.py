@@ -1,7 +1,7 @@
-"""The answer of `sextant capacity`: types, and their JSON."""
+"""The answer of `sextant capacity`: types, whose fields are the keys of its JSON (`facts_of`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,42 @@ from sextant.answer.answer import Answer
 from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
-from sextant.decide.simulated_sizing import summarise_windows
+from sextant.capacity.policies import ScaledObject
+from sextant.decide.simulated_sizing import Sizing
 from sextant.decide.windows import Judged, Target
 from sextant.facts.engine import Startup
 from sextant.facts.slo import SLO
 from sextant.workload.requests import RequestStream
+
+_FLAT = {"is_flat": True}
+"""Marks a field whose own fields stand in the JSON in its place."""
+_OPTIONAL = {"is_optional": True}
+"""Marks a field that the JSON lacks where it is None."""
+_N_BUCKETS = 240
+"""Buckets of the timeline, at most."""
+_BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 86400)
+
+
+def facts_of(value: Any) -> Any:
+    """Return a part of an answer for the JSON: a record becomes its fields, in their order."""
+    match value:
+        case Startup():
+            return value.facts()
+        case ScaledObject():
+            return value.to_dict()
+        case list() | tuple():
+            return [facts_of(item) for item in value]
+        case _ if not is_dataclass(value):
+            return value
+
+    facts: dict[str, Any] = {}
+    for column in fields(value):
+        part = facts_of(getattr(value, column.name))
+        if column.metadata == _FLAT:
+            facts |= part or {}
+        elif part is not None or column.metadata != _OPTIONAL:
+            facts[column.name] = part
+    return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +53,13 @@ class AloneResults:
     """The results if each request were alone on a replica: no number of replicas does better."""
 
     n_refused: int | None = None
-    """Requests that fail even so."""
+    """Requests that fail even when alone."""
     refused_share: float | None = None
-    """The largest share of them in a window."""
+    """Largest share of the requests of a window that fail even when alone."""
     alone_limit: str | None = None
-    """The limit that these requests come nearest to, or break."""
+    """The metric whose latency comes nearest to its limit, or breaks it most."""
     alone_ratio: float | None = None
-    """Their latency over it."""
+    """The latency of that metric over its limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +77,55 @@ class CapacityOutcome:
     """Ends of the interval of the needed replicas that holds 90% of the draws."""
     replicas_hi: int | None = None
     rate_at_slo_rps: float | None = None
-    """The mean rate of such traffic that each replica serves."""
+    """The mean rate of this traffic that each replica serves."""
     binds: str | None = None
     """What keeps a replica from more: `limits`, `compute`, `kv_cache` or `batch`."""
-    alone: AloneResults = field(default_factory=AloneResults)
     kv_tokens: int | None = None
     reason: str | None = None
     """Why the LLM does not fit."""
+    alone: AloneResults = field(default_factory=AloneResults, metadata=_FLAT)
+
+    @classmethod
+    def of(cls, sizing: Sizing, kv_tokens: int, *, is_gpu_measured: bool) -> "CapacityOutcome":
+        """Return what a GPU profile needs, with `kv_tokens` in the KV cache of a replica."""
+        low = None
+        high = None
+        if len(sizing.needs):
+            ends = np.quantile(sizing.needs, [0.05, 0.95], method="inverted_cdf")
+            low, high = (int(end) if np.isfinite(end) else None for end in ends)
+        worst = max(sizing.alone, key=sizing.alone.__getitem__, default=None)
+        return cls(
+            gpu_profile_id=sizing.server.profile.gpu_profile_id,
+            status=sizing.status,
+            is_gpu_measured=is_gpu_measured,
+            replicas=sizing.replicas,
+            usd_per_hour=sizing.usd_per_hour,
+            probability_met=sizing.replicas and sizing.probability(sizing.replicas),
+            replicas_lo=low,
+            replicas_hi=high,
+            rate_at_slo_rps=None if sizing.rate_rps == np.inf else sizing.rate_rps,
+            binds=sizing.binds,
+            kv_tokens=kv_tokens,
+            alone=AloneResults(
+                n_refused=sizing.n_failed_alone,
+                refused_share=sizing.failed_share_alone,
+                alone_limit=worst,
+                alone_ratio=sizing.alone.get(worst or ""),
+            ),
+        )
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "CapacityOutcome":
         """Return the outcome of a row of table `capacity`, which lacks some columns."""
-        alone = AloneResults(**_columns(AloneResults, row))
-        return cls(**_columns(cls, row), alone=alone)
+        alone, outcome = (
+            {column.name: row[column.name] for column in fields(record) if column.name in row}
+            for record in (AloneResults, cls)
+        )
+        return cls(**outcome, alone=AloneResults(**alone))
 
     @property
     def option(self) -> Option:
-        """Its replicas as an option; all None where there are none."""
+        """Its replicas as an option; every field is None where no number of replicas is enough."""
         if not self.replicas:
             return Option()
         return Option(
@@ -71,14 +134,7 @@ class CapacityOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its row in the JSON."""
-        facts: dict[str, Any] = asdict(self)
-        alone: dict[str, Any] = facts.pop("alone")
-        return facts | alone
-
-
-def _columns(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row that are fields of a type."""
-    return {column.name: row[column.name] for column in fields(kind) if column.name in row}
+        return dict(facts_of(self))
 
 
 @dataclass(frozen=True)
@@ -95,7 +151,14 @@ class WindowsSummary:
     @classmethod
     def of(cls, judged: Judged, target: Target) -> "WindowsSummary":
         """Summarise the windows of a simulation."""
-        return cls(**summarise_windows(judged, target))
+        ratios = judged.worst_ratio(target)
+        return cls(
+            n_windows=len(judged.start_s),
+            n_windows_missed=judged.n_missed,
+            failed_fraction=float(judged.n_failed.sum() / int(judged.n_requests.sum())),
+            worst_ratio=max(ratios.values(), default=0.0),
+            worst_limit=max(ratios, key=ratios.__getitem__, default=None),
+        )
 
 
 @dataclass(frozen=True)
@@ -105,11 +168,7 @@ class Neighbour:
     replicas: int
     usd_per_hour: float
     probability_met: float | None
-    windows: WindowsSummary
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its row in the JSON."""
-        return _flat(self)
+    windows: WindowsSummary = field(metadata=_FLAT)
 
 
 @dataclass(frozen=True)
@@ -118,11 +177,7 @@ class ReplicaFailure:
 
     at_s: float
     back_s: float
-    windows: WindowsSummary
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return _flat(self)
+    windows: WindowsSummary = field(metadata=_FLAT)
 
 
 @dataclass(frozen=True)
@@ -133,33 +188,18 @@ class Growth:
     replicas_needed: int | None
     """None: no number of replicas is enough."""
     usd_per_hour: float | None
-    windows: WindowsSummary
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return _flat(self)
-
-
-def _flat(row: Any) -> dict[str, Any]:
-    """Return the fields of a row, those of its windows among them."""
-    facts: dict[str, Any] = asdict(row)
-    windows: dict[str, Any] = facts.pop("windows")
-    return facts | windows
+    windows: WindowsSummary = field(metadata=_FLAT)
 
 
 @dataclass(frozen=True)
 class Slot:
     """A slot of a schedule, e.g. an hour of the day."""
 
-    name: str
+    slot: str
+    """Its name."""
     replicas: int
-    draft: BestDraft | None = None
+    draft: BestDraft | None = field(default=None, metadata=_FLAT)
     """What speculation is worth in it; None: it is not asked about."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its row in the JSON."""
-        draft = {} if self.draft is None else asdict(self.draft)
-        return {"slot": self.name, "replicas": self.replicas, **draft}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,44 +208,23 @@ class Schedule:
 
     replicas: Sequence[int]
     """By slot of the traffic's time."""
-    slots: Sequence[Slot]
-    """By name: slots of one name, e.g. an hour of all days, have the same replicas."""
+    by_slot: Sequence[Slot]
+    """One per name. Slots of one name, e.g. an hour of all days, have the same replicas."""
     replica_hours: float
     """Starts included."""
     fixed_replica_hours: float
+    """Of the replicas that stay."""
+    saved: float
+    """Share of the replica hours that the schedule saves."""
     n_windows_missed: int
     slot_s: float
     least: int
     """Replicas at any time."""
-    startup: Startup
+    startup: Startup = field(metadata=_FLAT)
     usd_per_hour_saved: float
     """On average."""
-    busiest_draft: BestDraft | None = None
+    drafting: BestDraft | None = field(default=None, metadata=_OPTIONAL)
     """What speculation is worth at the busiest time; None: it is not asked about."""
-
-    @property
-    def saved(self) -> float:
-        """Share of the replica hours that the schedule saves."""
-        return 1 - self.replica_hours / self.fixed_replica_hours
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        drafting = {}
-        if self.busiest_draft is not None:
-            drafting = {"drafting": asdict(self.busiest_draft)}
-        return {
-            "replicas": [*self.replicas],
-            "by_slot": [slot.to_dict() for slot in self.slots],
-            "replica_hours": self.replica_hours,
-            "fixed_replica_hours": self.fixed_replica_hours,
-            "saved": self.saved,
-            "n_windows_missed": self.n_windows_missed,
-            "slot_s": self.slot_s,
-            "least": self.least,
-            **self.startup.facts(),
-            "usd_per_hour_saved": self.usd_per_hour_saved,
-            **drafting,
-        }
 
 
 @dataclass(frozen=True)
@@ -216,31 +235,26 @@ class WindowCurves:
     n_requests: Sequence[int]
     is_met: Sequence[bool]
     failed_fraction: Sequence[float | None]
-    latencies_ms: Mapping[str, Sequence[float | None]]
-    """By metric."""
+    latencies_ms: Mapping[str, Sequence[float | None]] = field(metadata=_FLAT)
+    """By metric and unit, e.g. `ttft_ms`."""
 
     @classmethod
     def of(cls, judged: Judged) -> "WindowCurves":
         """Return the curves of judged windows."""
         n_requests = judged.n_requests
         failed = np.where(n_requests, judged.n_failed / np.maximum(n_requests, 1), np.nan)
+        failed_fraction, *latencies_ms = (
+            [None if np.isnan(value) else float(value) for value in values]
+            for values in (failed, *judged.latencies_ms.values())
+        )
+        columns = (f"{metric}_ms" for metric in judged.latencies_ms)
         return cls(
             judged.start_s.tolist(),
             n_requests.tolist(),
             judged.is_met.tolist(),
-            _none_for_nan(failed),
-            {metric: _none_for_nan(values) for metric, values in judged.latencies_ms.items()},
+            failed_fraction,
+            dict(zip(columns, latencies_ms, strict=True)),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        facts = asdict(self)
-        latencies_ms = facts.pop("latencies_ms")
-        return facts | {f"{metric}_ms": values for metric, values in latencies_ms.items()}
-
-
-def _none_for_nan(values: np.ndarray) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,10 +272,44 @@ class TrafficTimeline:
     fixed: WindowCurves
     scheduled: WindowCurves
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        curves = {"fixed": self.fixed.to_dict(), "scheduled": self.scheduled.to_dict()}
-        return {**asdict(self), **curves}
+    @classmethod
+    def of(
+        cls,
+        requests: RequestStream,
+        replicas: int,
+        schedule: Schedule,
+        fixed: Judged,
+        scheduled: Judged,
+        window_s: float | None,
+    ) -> "TrafficTimeline":
+        """Return traffic, replicas and results over time.
+
+        Args:
+            requests: what arrives.
+            replicas: those that stay.
+            schedule: replicas by slot.
+            fixed, scheduled: results by window with each.
+            window_s: of the SLO; None is the whole time.
+        """
+        duration_s = requests.duration_s
+        fitting = [bucket_s for bucket_s in _BUCKETS_S if bucket_s * _N_BUCKETS >= duration_s]
+        bucket_s = fitting[0] if fitting else _BUCKETS_S[-1]
+        buckets = np.floor(requests.arrival_s / bucket_s).astype(int)
+        counts = np.bincount(buckets, minlength=int(duration_s // bucket_s) + 1)
+        rates: list[float | None] = (counts / bucket_s).tolist()
+        if requests.origin.n_requests is not None:  # only the busiest windows are simulated
+            rates = [rate or None for rate in rates]
+
+        return cls(
+            bucket_s=bucket_s,
+            request_rate_rps=rates,
+            window_s=window_s or duration_s,
+            replicas=replicas,
+            slot_s=schedule.slot_s,
+            scheduled_replicas=schedule.replicas,
+            fixed=WindowCurves.of(fixed),
+            scheduled=WindowCurves.of(scheduled),
+        )
 
 
 @dataclass(frozen=True)
@@ -271,22 +319,25 @@ class SplitPool:
     gpu_profile_id: str | None
     replicas: int | None
 
+    @classmethod
+    def of(cls, sizing: Sizing | None) -> "SplitPool":
+        """Return the pool of a sizing."""
+        if sizing is None:
+            return cls(None, None)
+        return cls(sizing.server.profile.gpu_profile_id, sizing.replicas)
+
 
 @dataclass(frozen=True)
 class Split:
     """Two pools, for short and for long inputs, beside one pool for all."""
 
     tokens: int
-    """The longest input of the first pool."""
+    """The longest input of the pool `short`."""
     usd_per_hour: float | None
-    """Of both; None: one of them has no number of replicas that is likely enough."""
+    """Of both pools; None: for one of them no number of replicas is likely enough."""
     probability_met: float | None
     short: SplitPool
     long: SplitPool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +369,8 @@ class WorstMinute:
     """Replicas that are ordered, those that start included."""
     ready: int
     why: str
-    """`starting` (replicas are), `most` (the policy has no more), `unasked` (it asks for none)."""
+    """`starting` (replicas start), `most` (the policy orders no more), `unasked` (it asks for no
+    more)."""
 
 
 @dataclass(frozen=True)
@@ -328,12 +380,7 @@ class PolicyTimeline:
     time_s: Sequence[float]
     ordered: Sequence[float]
     ready: Sequence[float]
-    windows: WindowCurves
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        steps = {"time_s": self.time_s, "ordered": self.ordered, "ready": self.ready}
-        return {**steps, **self.windows.to_dict()}
+    windows: WindowCurves = field(metadata=_FLAT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,27 +391,14 @@ class ScalingComparison:
     n_windows: int
     initial: int
     """Replicas that a reactive policy starts with."""
-    manifest: Mapping[str, Any] | None
-    """A ScaledObject of the tuned policy; None: none is tuned, or it attains too little."""
+    manifest: ScaledObject | None
+    """The tuned policy; None: none is tuned, or it attains too little."""
     asked_attainment: float | None
     worst: Sequence[WorstMinute]
-    """Under the policy, the tuned one if there is one."""
+    """Under the policy; under the tuned one where one is tuned."""
     timeline: PolicyTimeline
     n_gpus: int
     """Of a replica."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return {
-            "policies": [asdict(cost) for cost in self.policies],
-            "n_windows": self.n_windows,
-            "initial": self.initial,
-            "manifest": self.manifest,
-            "asked_attainment": self.asked_attainment,
-            "worst": [asdict(minute) for minute in self.worst],
-            "timeline": self.timeline.to_dict(),
-            "n_gpus": self.n_gpus,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,29 +411,10 @@ class CapacityFindings:
     growth: Growth
     schedule: Schedule
     timeline: TrafficTimeline
-    scaling: ScalingComparison | None = None
-    """None: no policy is asked about; so are the next two."""
-    split: Split | None = None
-    pools: PoolsOption | None = None
-    are_pools_asked: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entries in an answer."""
-        facts: dict[str, Any] = {
-            "fixed": asdict(self.fixed),
-            "neighbours": [neighbour.to_dict() for neighbour in self.neighbours],
-            "failure": self.failure.to_dict(),
-            "growth": self.growth.to_dict(),
-            "schedule": self.schedule.to_dict(),
-            "timeline": self.timeline.to_dict(),
-        }
-        if self.scaling is not None:
-            facts["scaling"] = self.scaling.to_dict()
-        if self.split is not None:
-            facts["split"] = self.split.to_dict()
-        if self.are_pools_asked:
-            facts["disaggregated"] = self.pools and self.pools.to_dict()
-        return facts
+    scaling: ScalingComparison | None = field(default=None, metadata=_OPTIONAL)
+    """None: no policy is asked about."""
+    split: Split | None = field(default=None, metadata=_OPTIONAL)
+    """None: two pools by input length are not asked about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,6 +428,10 @@ class CapacityAnswer(Answer):
     """What arrives, in the likeliest draw."""
     findings: CapacityFindings | None
     """None: no number of replicas is likely enough on any GPU profile."""
+    are_pools_asked: bool
+    """Whether prefill and decode on separate replicas are asked about."""
+    pools: PoolsOption | None
+    """The cheapest two pools; None: they are not asked about, or none are likely enough."""
 
     @property
     def best(self) -> CapacityOutcome:
@@ -422,10 +441,14 @@ class CapacityAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
         slo = self.slo.facts() | self.target.facts()
-        facts = {
-            **self.shared_facts(slo, None, ()),
+        facts = self.shared_facts(slo, None, ()) | {
             "rate_at_slo_rps": self.best.rate_at_slo_rps if self.findings else None,
             "demand": self.requests.facts(),
-            **(self.findings.to_dict() if self.findings else {}),
         }
-        return facts | ({"api": self.api.to_dict()} if self.api else {})
+        if self.findings is not None:
+            facts |= facts_of(self.findings)
+            if self.are_pools_asked:
+                facts["disaggregated"] = facts_of(self.pools)
+        if self.api is not None:
+            facts["api"] = self.api.to_dict()
+        return facts

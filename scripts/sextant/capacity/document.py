@@ -21,8 +21,8 @@ from sextant.capacity.answer import (
     Schedule,
     Split,
     WindowsSummary,
-    WorstMinute,
 )
+from sextant.capacity.policies import ScaledObject
 from sextant.capacity.timeline import timeline_figure
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.decide.windows import Target
@@ -99,15 +99,23 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     law = "a draw that needs so many"
     if answer.chosen.probability_met is None:
         law = "the likeliest law"
-    results = Facts(_change_lines(answer, findings))
+    rows = [
+        (
+            plural(neighbour.replicas, "replica"),
+            _price(neighbour.usd_per_hour),
+            _chance(neighbour.probability_met),
+            missed_words(neighbour.windows),
+        )
+        for neighbour in findings.neighbours
+    ]
+    header = ["Replicas", "Price", "Probability", "Windows"]
+    neighbours = Table(header, rows, {0, 3}, has_header_in_text=False)
+    changes = Facts(_change_lines(answer, findings))
     return [
         Section("Timeline", [Chart(lambda: timeline_figure(answer, findings), caption)]),
         *profiles,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
-        Section(
-            f"With {deployment_words(answer.chosen)}, by {law}",
-            [_neighbour_table(findings), results],
-        ),
+        Section(f"With {deployment_words(answer.chosen)}, by {law}", [neighbours, changes]),
         _schedule_section(findings.schedule),
         *(_scaling_sections(answer, findings.scaling) if findings.scaling else []),
     ]
@@ -119,46 +127,51 @@ def _profile_table(outcomes: Sequence[CapacityOutcome]) -> Table:
     return Table(header, rows, {0, 3}, has_header_in_text=False)
 
 
-def _neighbour_table(findings: CapacityFindings) -> Table:
-    rows = [
-        (
-            plural(neighbour.replicas, "replica"),
-            _price(neighbour.usd_per_hour),
-            _chance(neighbour.probability_met),
-            missed_words(neighbour.windows),
-        )
-        for neighbour in findings.neighbours
-    ]
-    header = ["Replicas", "Price", "Probability", "Windows"]
-    return Table(header, rows, {0, 3}, has_header_in_text=False)
-
-
 def _schedule_section(schedule: Schedule) -> Section:
-    """Return the slots where the number changes: a row says as much as one for each hour."""
-    has_drafts = schedule.slots[0].draft is not None
+    """Return one row per change of the replicas or the draft, in place of one per slot."""
+    has_drafts = schedule.by_slot[0].draft is not None
     rows = []
     for _, run in groupby(
-        schedule.slots, key=lambda slot: (slot.replicas, slot.draft and slot.draft.draft_tokens)
+        schedule.by_slot, key=lambda slot: (slot.replicas, slot.draft and slot.draft.draft_tokens)
     ):
         first = next(run)
         drafts = [first.draft.draft_tokens] if first.draft is not None else []
-        rows.append([first.name, first.replicas, *drafts])
+        rows.append([first.slot, first.replicas, *drafts])
     header = ["From", "Replicas", *["Best draft tokens"] * has_drafts]
     return Section("Schedule", [Table(header, rows)], is_detail=len(rows) < 2)
 
 
 def _scaling_sections(answer: CapacityAnswer, scaling: ScalingComparison) -> list[Block]:
     """Return what policies cost and attain, the worst minutes, and the tuned policy."""
+    policies = []
+    for cost in scaling.policies:
+        others = ""
+        if cost.attainment_lo is not None and cost.replica_hours_lo is not None:
+            shares = f"{percent(cost.attainment_lo)} to {percent(cost.attainment_hi)}"
+            low = number(cost.replica_hours_lo * scaling.n_gpus)
+            high = number((cost.replica_hours_hi or 0.0) * scaling.n_gpus)
+            others = f"{shares}, {low} to {high} GPU hours"
+        name = _POLICIES[cost.policy]
+        figures = [number(cost.gpu_hours), number(cost.usd), percent(cost.attainment)]
+        policies.append([name, *figures, others])
     header = ["Policy", "GPU hours", "USD", "Windows met", "In other draws"]
-    rows = [_policy_cells(cost, scaling.n_gpus) for cost in scaling.policies]
-    blocks: list[Block] = [Table(header, rows, {0, 4})]
-    if scaling.worst:
-        start = answer.requests.facts()["start_time"]
-        worst = [_worst_cells(minute, start) for minute in scaling.worst]
+    blocks: list[Block] = [Table(header, policies, {0, 4})]
+
+    minutes = []
+    for minute in scaling.worst:
+        why = f"the policy {'has' if minute.why == 'most' else 'asks for'} no more"
+        if minute.why == "starting":
+            more = minute.ordered - minute.ready
+            why = f"{more} more {'is' if more == 1 else 'are'} starting"
+        when = moment_words(answer.requests.origin.start_time, minute.start_s)
+        beyond = f"{number(minute.n_beyond)} of {number(minute.n_requests)}"
+        minutes.append([when, beyond, number(minute.ready), why])
+    if minutes:
         header = ["Worst minute", "Requests beyond a limit", "Replicas ready", "Why"]
-        blocks.append(Table(header, worst, {0, 3}))
+        blocks.append(Table(header, minutes, {0, 3}))
+
     if scaling.manifest is not None:
-        blocks.append(Note(_tuned_words(scaling, scaling.manifest["spec"])))
+        blocks.append(Note(_tuned_words(scaling.policies, scaling.manifest)))
     elif scaling.asked_attainment is not None:
         share = percent(scaling.asked_attainment)
         text = f"No target attains {share} of the windows: no file is written."
@@ -166,48 +179,19 @@ def _scaling_sections(answer: CapacityAnswer, scaling: ScalingComparison) -> lis
     return [Section("Autoscaling", [*blocks, Note(_POLICIES_NOTE)])]
 
 
-def _policy_cells(cost: PolicyCost, n_gpus: int) -> list[str]:
-    others = ""
-    if cost.attainment_lo is not None and cost.replica_hours_lo is not None:
-        shares = f"{percent(cost.attainment_lo)} to {percent(cost.attainment_hi)}"
-        low = number(cost.replica_hours_lo * n_gpus)
-        high = number((cost.replica_hours_hi or 0.0) * n_gpus)
-        others = f"{shares}, {low} to {high} GPU hours"
-    return [
-        _POLICIES[cost.policy],
-        number(cost.gpu_hours),
-        number(cost.usd),
-        percent(cost.attainment),
-        others,
-    ]
-
-
-def _worst_cells(minute: WorstMinute, start: str | None) -> list[str]:
-    why = f"the policy {'has' if minute.why == 'most' else 'asks for'} no more"
-    if minute.why == "starting":
-        more = minute.ordered - minute.ready
-        why = f"{more} more {'is' if more == 1 else 'are'} starting"
-    return [
-        moment_words(start, minute.start_s),
-        f"{number(minute.n_beyond)} of {number(minute.n_requests)}",
-        number(minute.ready),
-        why,
-    ]
-
-
-def _tuned_words(scaling: ScalingComparison, spec: Mapping[str, Any]) -> str:
-    """Return the tuned policy in words, from the ScaledObject's `spec`."""
-    usd = {cost.policy: cost.usd for cost in scaling.policies}
-    saved = 1 - usd["tuned"] / usd["fixed"]
+def _tuned_words(costs: Sequence[PolicyCost], tuned: ScaledObject) -> str:
+    """Return the tuned policy in words, and its price beside that of replicas that stay."""
+    tuned_usd, fixed_usd = (
+        next(cost.usd for cost in costs if cost.policy == name) for name in ("tuned", "fixed")
+    )
+    saved = 1 - tuned_usd / fixed_usd
     verdict = f"saves {percent(saved)}" if saved > 0 else "costs more: keep those"
-    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    metadata = [trigger["metadata"] for trigger in spec["triggers"]]
-    targets = joined([f"{trigger['query']} at {trigger['threshold']}" for trigger in metadata])
+    policy = tuned.policy
+    targets = joined([f"{query} at {threshold}" for query, threshold in tuned.thresholds])
     return (
-        f"Tuned: {targets} for each replica, {spec['minReplicaCount']} to "
-        f"{spec['maxReplicaCount']} replicas, a peak remembered for "
-        f"{behavior['scaleDown']['stabilizationWindowSeconds']} s. Beside replicas that stay "
-        f"it {verdict}."
+        f"Tuned: {targets} for each replica, {policy.least} to {policy.most} replicas, a peak "
+        f"remembered for {int(policy.down.stabilization_s)} s. Beside replicas that stay it "
+        f"{verdict}."
     )
 
 
@@ -233,11 +217,14 @@ def windows_words(target: Target) -> str:
 
 def asked_words(answer: CapacityAnswer) -> str:
     """Return what arrives, and the limits, a line each."""
-    traffic = answer.requests.facts()
+    requests = answer.requests
     target = answer.target
-    bursts = {"1s": "second", "10s": "10 seconds", "60s": "minute"}
-    most = [f"{number(traffic['busiest'][key])} in the busiest {bursts[key]}" for key in bursts]
-    gaps = "" if traffic["gap_cv"] is None else f", CV of the gaps {number(traffic['gap_cv'])}"
+    bursts = {1: "second", 10: "10 seconds", 60: "minute"}
+    most = [
+        f"{number(requests.busiest(span_s)[1])} in the busiest {span}"
+        for span_s, span in bursts.items()
+    ]
+    gaps = "" if requests.gap_cv is None else f", CV of the gaps {number(requests.gap_cv)}"
     words = [
         f"p{limit.percentile} of {METRICS[name]} ≤ {limit.limit_ms:g} ms"
         for name, limit in answer.slo.limits.items()
@@ -245,12 +232,14 @@ def asked_words(answer: CapacityAnswer) -> str:
     if target.goodput is not None:
         words.append(f"{percent(target.goodput)} of the requests within all limits")
     words.append(f"at most {percent(target.max_failed)} of them refused or timed out")
+
+    n_requests = requests.origin.n_requests or requests.n
+    inputs, outputs = requests.mean_lengths
     return (
-        f"for {traffic['name']}: {plural(traffic['n_requests'], 'request')} in "
-        f"{duration_words(traffic['duration_s'])} ("
-        f"{rate_words(traffic['rate_rps'])}; {joined(most)}{gaps}), "
-        f"{number(traffic['mean_input_tokens'])} input and "
-        f"{number(traffic['mean_output_tokens'])} output tokens on average,\n"
+        f"for {requests.name}: {plural(n_requests, 'request')} in "
+        f"{duration_words(requests.duration_s)} ("
+        f"{rate_words(requests.rate_rps)}; {joined(most)}{gaps}), "
+        f"{number(inputs)} input and {number(outputs)} output tokens on average,\n"
         f"so that {joined(words)}, {windows_words(target)}"
     )
 
@@ -340,16 +329,18 @@ def missed_words(windows: WindowsSummary) -> str:
 
 
 def _change_lines(answer: CapacityAnswer, findings: CapacityFindings) -> list[str]:
-    """Return what a failed replica does, what more traffic does, and what a schedule saves."""
+    """Return what failure, growth, a schedule, two pools and speculation would change."""
     failure = findings.failure
-    growth = findings.growth
+    when = moment_words(answer.requests.origin.start_time, failure.at_s)
     back = duration_words(failure.back_s - failure.at_s)
-    when = moment_words(answer.requests.facts()["start_time"], failure.at_s)
+    fails = f"a replica fails in the busiest minute ({when}), back after {back}"
+
+    growth = findings.growth
     enough = "no number of replicas is enough"
     if growth.replicas_needed is not None:
         needed = plural(growth.replicas_needed, "replica")
         enough = f"it takes {needed}, {_price(growth.usd_per_hour)}"
-    fails = f"a replica fails in the busiest minute ({when}), back after {back}"
+
     lines = [
         f"{fails}: {missed_words(failure.windows)}",
         f"traffic × {growth.factor:g}: {missed_words(growth.windows)}; {enough}",
@@ -357,7 +348,16 @@ def _change_lines(answer: CapacityAnswer, findings: CapacityFindings) -> list[st
     ]
     if findings.split is not None:
         lines.append(split_line(findings.split, answer.chosen.usd_per_hour or 0.0))
-    return lines + _drafting_lines(findings.schedule)
+
+    draft = findings.schedule.drafting
+    if draft is not None and draft.draft_tokens:
+        pays = f"{percent(draft.gain)} more requests/s of as many users"
+        tokens = plural(draft.draft_tokens, "draft token")
+        sure = f"with probability {chance(draft.probability_gain or 0.0)}"
+        lines.append(f"speculation pays at the busiest time: {tokens}, {pays}, {sure}")
+    elif draft is not None:
+        lines.append("speculation does not pay at the busiest time: leave it out")
+    return lines
 
 
 def split_line(split: Split, usd_per_hour: float) -> str:
@@ -376,20 +376,8 @@ def split_line(split: Split, usd_per_hour: float) -> str:
     return f"{text}: {verdict if round(saved, 2) else 'as much as one pool'}"
 
 
-def _drafting_lines(schedule: Schedule) -> list[str]:
-    """Return what speculation is worth at the busiest time, where it is asked about."""
-    busiest = schedule.busiest_draft
-    if busiest is None:
-        return []
-    if not busiest.draft_tokens:
-        return ["speculation does not pay at the busiest time: leave it out"]
-    pays = f"{percent(busiest.gain)} more requests/s of as many users"
-    drafts = plural(busiest.draft_tokens, "draft token")
-    sure = f"with probability {chance(busiest.probability_gain or 0.0)}"
-    return [f"speculation pays at the busiest time: {drafts}, {pays}, {sure}"]
-
-
 def _schedule_line(schedule: Schedule) -> str:
+    """Return what a schedule saves beside replicas that stay."""
     counts = schedule.replicas
     slot = "the hour" if schedule.slot_s == HOUR_S else duration_words(schedule.slot_s)
     if len(counts) == 1:

@@ -28,12 +28,12 @@ from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, as_text
 from sextant.points.measured import load_run
 from sextant.workload.lengths import Length, RequestLengths
-from sextant.workload.requests import Traffic, mean_lengths_of
+from sextant.workload.requests import RequestStream, Traffic, mean_lengths_of
 
 _STRINGS = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id", "status", "binds")
 _NUMBERS = ("usd_per_hour", "probability_met", "rate_at_slo_rps", "refused_share", "alone_ratio")
 _COUNTS = ("replicas", "replicas_lo", "replicas_hi", "n_refused")
-# The last two are of the chosen profile alone, where a replica fails.
+# Only the row of the chosen GPU profile has the last two: windows, and those missed by a failure.
 _SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in (*_STRINGS, "alone_limit", "reason")),
@@ -90,12 +90,44 @@ def size_files(
             no_answer[llm_id] = str(error)
 
     key = {"source": source, "slo_id": slo.slo_id, "trace_id": slo.trace_id}
-    rows = [key | row for answer in answers for row in _table_rows(answer)]
-    rows += [
-        key | {"llm_id": llm_id, "status": "no_answer", "reason": reason}
-        for llm_id, reason in no_answer.items()
-    ]
-    origin = provenance(dict(inputs), seed=seed)
+    _write(outputs, key, requests, slo, answers, no_answer, provenance(dict(inputs), seed=seed))
+
+
+def _write(
+    outputs: Mapping[str, str | Path],
+    key: Mapping[str, str | None],
+    requests: RequestStream,
+    slo: SLO,
+    answers: Sequence[CapacityAnswer],
+    no_answer: Mapping[str, str],
+    origin: Mapping[str, Any],
+) -> None:
+    """Write table, page and JSON.
+
+    Args:
+        outputs: paths, as `size_files` takes them.
+        key: columns that all rows of the table have.
+        requests: what arrives.
+        slo: limits and load.
+        answers: one per LLM that has an answer.
+        no_answer: why the other LLMs have none.
+        origin: of the results.
+    """
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        for outcome in answer.alternatives:
+            row = key | outcome.to_dict() | {"llm_id": answer.llm_id, "is_chosen": False}
+            if outcome.gpu_profile_id == answer.chosen.gpu_profile_id and answer.findings:
+                windows = answer.findings.failure.windows
+                row |= {
+                    "is_chosen": True,
+                    "n_windows": windows.n_windows,
+                    "n_windows_missed_by_failure": windows.n_windows_missed,
+                }
+            rows.append(row)
+    for llm_id, reason in no_answer.items():
+        rows.append(key | {"llm_id": llm_id, "status": "no_answer", "reason": reason})
+
     data = {
         "slo": slo.facts(),
         "demand": requests.facts(),
@@ -105,29 +137,7 @@ def size_files(
         ],
         "provenance": origin,
     }
-    subtitle = f"for the traffic of {requests.name}"
-    if answers:
-        subtitle = asked_words(answers[0])
-    blocks = _blocks(answers, no_answer)
-    document = Document(f"Capacity: {slo.slo_id}", blocks, data, subtitle, origin)
-    write_results(outputs, rows, _SCHEMA, document)
 
-
-def _table_rows(answer: CapacityAnswer) -> list[dict[str, Any]]:
-    """Return one row per GPU profile; the chosen one has what a failed replica does."""
-    rows = []
-    for outcome in answer.alternatives:
-        row = outcome.to_dict() | {"llm_id": answer.llm_id, "is_chosen": False}
-        if outcome.gpu_profile_id == answer.chosen.gpu_profile_id and answer.findings:
-            windows = answer.findings.failure.windows
-            row["is_chosen"] = True
-            row["n_windows"] = windows.n_windows
-            row["n_windows_missed_by_failure"] = windows.n_windows_missed
-        rows.append(row)
-    return rows
-
-
-def _blocks(answers: Sequence[CapacityAnswer], no_answer: Mapping[str, str]) -> list[Block]:
     warnings = [f"{llm_id} has no answer: {reason}" for llm_id, reason in no_answer.items()]
     warnings += dict.fromkeys(line for answer in answers for line in answer.all_warnings)
     blocks: list[Block] = [] if answers else [Headline("No LLM has an answer.")]
@@ -135,7 +145,9 @@ def _blocks(answers: Sequence[CapacityAnswer], no_answer: Mapping[str, str]) -> 
     for answer in answers:
         headline = Headline(capacity_headline(answer))
         blocks.append(Section(answer.llm_id, [headline, *capacity_sections(answer)]))
-    return blocks
+    subtitle = asked_words(answers[0]) if answers else f"for the traffic of {requests.name}"
+    document = Document(f"Capacity: {slo.slo_id}", blocks, data, subtitle, origin)
+    write_results(outputs, rows, _SCHEMA, document)
 
 
 def _traffic(
@@ -145,7 +157,7 @@ def _traffic(
     workload: Mapping[str, Any],
     seed: int,
 ) -> tuple[Traffic, list[str]]:
-    """Return the traffic, and notes about it: a workload's caps shorten a trace's requests."""
+    """Return the traffic, and a note where the workload's caps shorten requests of the trace."""
     if slo.trace_id is None:
         lengths = [Length(mean, mean) for mean in slo.lengths.values()]
         requests = RequestLengths(*lengths) if lengths else None

@@ -7,6 +7,7 @@ replicas over time: `t_s` and `ready` (that serve) or `replicas` (that are order
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,22 @@ METRICS: Mapping[str, tuple[Metric, str]] = {
     "generation_tokens": ("throughput_tok_s", "sum(rate(vllm:generation_tokens_total[1m]))"),
     "request_success": ("request_rate_rps", "sum(rate(vllm:request_success_total[1m]))"),
 }
-"""What a query names, by what vLLM's metrics are called, and the query that is written."""
+"""For each name of a vLLM metric: what it measures, and the query that is written for it."""
 _IN_FLIGHT = "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)"
 _AGGREGATES: dict[str, Aggregate] = {"avg": "mean", "max": "max"}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE_WINDOW_S = 60.0
 _LATE_S = 60.0
-"""Until when the first row of replicas over time may come: it counts from the start."""
+"""Latest time of the first row of replicas over time; its replicas count from the start."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
+_PREFIXES = {"m": 1e-3, "k": 1e3, "": 1.0}
 _PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 
 
 def read_policy(path: Path) -> ScalingPolicy:
     """Return the policy of a file. Raises InputError where it has none that is simulated."""
     if path.suffix == ".csv":
-        return _timeline(path)
+        return _read_timeline(path)
     content = read_yaml(path)
     spec = content.get("spec")
     if content.get("kind") == "HorizontalPodAutoscaler" and isinstance(spec, dict):
@@ -82,7 +84,8 @@ def _sections(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from _sections(value)
 
 
-def _timeline(path: Path) -> Timeline:
+def _read_timeline(path: Path) -> Timeline:
+    """Return the replicas over time of a CSV file."""
     with reading(path, ValueError, OSError, fix="write a CSV file with t_s and replicas"):
         table = pd.read_csv(path)
     name = "ready" if "ready" in table else "replicas"
@@ -97,23 +100,27 @@ def _timeline(path: Path) -> Timeline:
             row = int(np.argmax(is_wrong))
             problem = f"{table[column].iloc[row]} is wrong"
             raise InputError(problem, file=path, row=row + 2, field=column, fix=fix)
-    if not 0 < table[name].max() <= MOST_REPLICAS:
+
+    times_s = table["t_s"]
+    replicas = table[name]
+    if not 0 < replicas.max() <= MOST_REPLICAS:
         problem = "never a replica, or too many"
         fix = f"give 1 to {MOST_REPLICAS:,} at most"
         raise InputError(problem, file=path, field=name, fix=fix)
-    if table["t_s"].iloc[0] > _LATE_S:
-        problem = f"the first time is {table['t_s'].iloc[0]:g} s"
+    if times_s.iloc[0] > _LATE_S:
+        problem = f"the first time is {times_s.iloc[0]:g} s"
         fix = "begin with a row of 0 s"
         raise InputError(problem, file=path, row=2, field="t_s", fix=fix)
-    times = np.append(0.0, table["t_s"].to_numpy(float)[1:])
-    return Timeline(times, table[name].to_numpy(int), is_ready=name == "ready")
+    from_start_s = np.append(0.0, times_s.to_numpy(float)[1:])
+    return Timeline(from_start_s, replicas.to_numpy(int), is_ready=name == "ready")
 
 
 class _Manifest:
     """Fields of a file, read with their defaults."""
 
     def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
-        self.path, self.fields = path, fields
+        self.path = path
+        self.fields = fields
 
     def wrong(self, problem: str, field: str, fix: str) -> InputError:
         return InputError(problem, file=self.path, field=field, fix=fix)
@@ -124,7 +131,7 @@ class _Manifest:
         """Return a number, which may be a quantity of Kubernetes, e.g. 500m."""
         value = self.fields.get(name, default)
         match = _QUANTITY.fullmatch(str(value))
-        number = float(match[1]) * {"m": 1e-3, "k": 1e3, "": 1.0}[match[2]] if match else -1.0
+        number = float(match[1]) * _PREFIXES[match[2]] if match else -1.0
         if number < least or (is_whole and number % 1):
             wanted = f"a {'whole ' * is_whole}number from {least:g} on"
             problem = "missing" if value is None else f"{value} is not {wanted}"
@@ -269,57 +276,72 @@ class _Manifest:
         return Trigger(metric, target, is_average, aggregate, window_s, at)
 
 
-def manifest(policy: Reactive, llm_id: str) -> dict[str, Any]:
-    """Return a policy as a ScaledObject of KEDA, to apply as it is but for names and address."""
-    queries = {metric: query for metric, query in METRICS.values()}
-    queries["requests_in_flight"] = _IN_FLIGHT
-    triggers = [
-        {
-            "type": "prometheus",
-            "metricType": "AverageValue" if trigger.is_average else "Value",
-            "metadata": {
-                "serverAddress": _PROMETHEUS,
-                "query": queries[trigger.metric],
-                "threshold": f"{trigger.target:.4g}",
-            },
+@dataclass(frozen=True)
+class ScaledObject:
+    """A policy as a ScaledObject of KEDA, to apply as it is but for names and address."""
+
+    llm_id: str
+    policy: Reactive
+
+    @property
+    def name(self) -> str:
+        """Of the LLM, in lower case, with hyphens in place of what Kubernetes does not allow."""
+        return re.sub(r"[^a-z0-9]+", "-", self.llm_id.lower()).strip("-")
+
+    @property
+    def thresholds(self) -> list[tuple[str, str]]:
+        """The query of each trigger, and its threshold."""
+        queries = {metric: query for metric, query in METRICS.values()}
+        queries["requests_in_flight"] = _IN_FLIGHT
+        return [
+            (queries[trigger.metric], f"{trigger.target:.4g}") for trigger in self.policy.triggers
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": self.name},
+            "spec": {"scaleTargetRef": {"name": self.name}, **self._scaling()},
         }
-        for trigger in policy.triggers
-    ]
-    name = re.sub(r"[^a-z0-9]+", "-", llm_id.lower()).strip("-")
-    spec = {
-        "scaleTargetRef": {"name": name},
-        "minReplicaCount": policy.least,
-        "maxReplicaCount": policy.most,
-        "pollingInterval": int(policy.period_s),
-        "cooldownPeriod": int(policy.cooldown_s),
-        "advanced": {
-            "horizontalPodAutoscalerConfig": {
-                "behavior": {
-                    "scaleUp": _written(policy.up),
-                    "scaleDown": _written(policy.down),
-                }
+
+    def stack_values(self) -> dict[str, Any]:
+        """Return the values of vLLM's production stack that make this ScaledObject."""
+        keda = {"enabled": True, **self._scaling()}
+        return {"servingEngineSpec": {"modelSpec": [{"name": self.name, "keda": keda}]}}
+
+    def _scaling(self) -> dict[str, Any]:
+        """Return the `spec`, without what it scales."""
+        policy = self.policy
+        behavior = {
+            name: {
+                "stabilizationWindowSeconds": int(way.stabilization_s),
+                "selectPolicy": way.select,
+                "policies": [
+                    {
+                        "type": step.kind,
+                        "value": int(step.value),
+                        "periodSeconds": int(step.period_s),
+                    }
+                    for step in way.steps
+                ],
             }
-        },
-        "triggers": triggers,
-    }
-    kind = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": name}}
-    return {**kind, "spec": spec}
-
-
-def stack_values(scaled_object: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of vLLM's production stack that make this ScaledObject."""
-    keda = {"enabled": True, **scaled_object["spec"]}
-    del keda["scaleTargetRef"]
-    name = scaled_object["metadata"]["name"]
-    return {"servingEngineSpec": {"modelSpec": [{"name": name, "keda": keda}]}}
-
-
-def _written(way: Direction) -> dict[str, Any]:
-    return {
-        "stabilizationWindowSeconds": int(way.stabilization_s),
-        "selectPolicy": way.select,
-        "policies": [
-            {"type": step.kind, "value": int(step.value), "periodSeconds": int(step.period_s)}
-            for step in way.steps
-        ],
-    }
+            for name, way in (("scaleUp", policy.up), ("scaleDown", policy.down))
+        }
+        triggers = [
+            {
+                "type": "prometheus",
+                "metricType": "AverageValue" if trigger.is_average else "Value",
+                "metadata": {"serverAddress": _PROMETHEUS, "query": query, "threshold": threshold},
+            }
+            for trigger, (query, threshold) in zip(policy.triggers, self.thresholds, strict=True)
+        ]
+        return {
+            "minReplicaCount": policy.least,
+            "maxReplicaCount": policy.most,
+            "pollingInterval": int(policy.period_s),
+            "cooldownPeriod": int(policy.cooldown_s),
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+            "triggers": triggers,
+        }

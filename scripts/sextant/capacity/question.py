@@ -24,9 +24,9 @@ class Terms(NamedTuple):
     """How replicas may come and go."""
 
     slot_s: float = HOUR_S
-    """How long a number of replicas stays."""
+    """Length of a slot of the schedule; the replicas do not change within it."""
     startup: Callable[[LLM], Startup] = startup_of
-    """From the order of a replica until it takes requests; it is paid for."""
+    """Time from the order of a replica until it takes requests; this time is paid for."""
     least: int = 1
     """Replicas at any time."""
 
@@ -54,11 +54,12 @@ class CapacityQuestion:
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; None: none is tuned."""
     steady: SteadyTraffic | None = None
-    """What the replicas are sized by in place of `traffic`, which then shows them over time."""
+    """Traffic that sizes the replicas; `traffic` then only shows them over time. None: `traffic`
+    does both."""
 
     @property
     def sizing_traffic(self) -> Traffic:
-        """What the replicas are sized by."""
+        """The traffic that sizes the replicas."""
         return self.steady or self.traffic
 
     @property

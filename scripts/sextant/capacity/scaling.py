@@ -1,5 +1,8 @@
-"""Autoscaling under the traffic of a capacity answer: a policy beside replicas that stay, beside a
-schedule and foresight; and the target of a policy at which it costs least."""
+"""Autoscaling under the traffic of a capacity answer.
+
+A policy is compared with replicas that stay, a schedule and foresight, and its target is tuned to
+the one at which it costs least.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,11 +20,18 @@ from sextant.capacity.answer import (
     WindowCurves,
     WorstMinute,
 )
-from sextant.capacity.policies import manifest
+from sextant.capacity.policies import ScaledObject
 from sextant.capacity.question import CapacityQuestion
 from sextant.capacity.schedule import find_schedule
 from sextant.decide.simulated_sizing import Sizing
-from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
+from sextant.decide.windows import (
+    WINDOW_S,
+    Judged,
+    ServingResults,
+    Target,
+    are_good,
+    judge_windows,
+)
 from sextant.facts.engine import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Autoscaler, Reactive, Scaling, ScalingPolicy, Trigger
@@ -67,7 +77,7 @@ def compare_policies(
         tuned = follower.tune(foresight)
         policies.append(("tuned", tuned.policy))
         if tuned.is_enough:
-            tuned_manifest = manifest(tuned.policy, llm_id)
+            tuned_manifest = ScaledObject(llm_id, tuned.policy)
 
     schedule = findings.schedule
     n_windows = findings.fixed.n_windows
@@ -80,8 +90,8 @@ def compare_policies(
     for name, policy in policies:
         followed, *others = follower.in_draws(policy)
         costs.append(costing.cost(name, followed.replica_hours, followed.judged.n_missed, others))
-        worst = _worst_minutes(followed, capacity_question, policy)
-        timeline = _policy_timeline(followed)
+        worst = followed.worst_minutes(capacity_question.target, policy.most)
+        timeline = followed.timeline
     costs.append(costing.cost("foresight", foresight.replica_hours, foresight.n_windows_missed))
     return ScalingComparison(
         policies=costs,
@@ -111,6 +121,44 @@ class _Followed(NamedTuple):
     def replica_hours(self) -> float:
         """Of all replicas, from their order to their last answer."""
         return self.scaling.replica_s / HOUR_S
+
+    @property
+    def timeline(self) -> PolicyTimeline:
+        """Replicas and results over time."""
+        return PolicyTimeline(
+            self.scaling.time_s.tolist(),
+            self.scaling.ordered.tolist(),
+            self.scaling.ready.tolist(),
+            WindowCurves.of(self.judged),
+        )
+
+    def worst_minutes(self, target: Target, most: int) -> list[WorstMinute]:
+        """Return the minutes with the most requests beyond a limit, in the order of time.
+
+        `most` is the largest number of replicas that the policy orders.
+        """
+        minutes = (self.results.arrival_s // MINUTE_S).astype(int)
+        n_requests = np.bincount(minutes)
+        n_beyond = np.bincount(minutes, ~are_good(self.results, target))
+        worst = []
+        for minute in sorted(np.argsort(-n_beyond, kind="stable")[:_N_WORST].tolist()):
+            if not n_beyond[minute]:
+                continue
+            replicas = self.scaling.at((minute + 0.5) * MINUTE_S)
+            why = "most" if replicas.ordered >= most else "unasked"
+            if replicas.ordered > replicas.ready:
+                why = "starting"
+            worst.append(
+                WorstMinute(
+                    start_s=minute * MINUTE_S,
+                    n_requests=int(n_requests[minute]),
+                    n_beyond=int(n_beyond[minute]),
+                    ordered=replicas.ordered,
+                    ready=replicas.ready,
+                    why=why,
+                )
+            )
+        return worst
 
 
 @dataclass(frozen=True)
@@ -198,10 +246,10 @@ class _Follower:
     def tune(self, foresight: Schedule) -> _Tuned:
         """Return the cheapest policy that attains what is asked in the draw of the answer.
 
-        Else the one that attains the most. Varied are the target (the largest one by bisection: a
-        larger target has fewer replicas), for how long a peak is remembered, and the fewest
-        replicas; of the asked policy, and of one that looks at the requests in flight for each
-        replica.
+        If none does, it is the policy that attains the most. Two policies are varied: the one that
+        is asked about, and one that looks at the requests in flight per replica. Varied are the
+        fewest replicas, how long a peak is remembered, and the target; the largest target that is
+        enough is found by bisection, since a larger target orders fewer replicas.
         """
         in_flight = Trigger("requests_in_flight", self._in_flight())
         bases = [Reactive((in_flight,), 2 * self.sizing.count)]
@@ -239,42 +287,3 @@ class _Follower:
         results = sizing.server.run(requests, sizing.count, sizing.draw, None)
         _, n_busiest = requests.busiest(span_s)
         return float(np.nanmean(results.e2e_s)) * n_busiest / span_s / sizing.count
-
-
-def _policy_timeline(followed: _Followed) -> PolicyTimeline:
-    scaling = followed.scaling
-    return PolicyTimeline(
-        scaling.time_s.tolist(),
-        scaling.ordered.tolist(),
-        scaling.ready.tolist(),
-        WindowCurves.of(followed.judged),
-    )
-
-
-def _worst_minutes(
-    followed: _Followed, capacity_question: CapacityQuestion, policy: ScalingPolicy
-) -> list[WorstMinute]:
-    """Return the minutes with the most requests beyond a limit, in the order of time."""
-    is_bad = ~are_good(followed.results, capacity_question.target)
-    minutes = (followed.results.arrival_s // MINUTE_S).astype(int)
-    n_bad = np.bincount(minutes, is_bad)
-    n_requests = np.bincount(minutes)
-    worst = []
-    for minute in sorted(np.argsort(-n_bad, kind="stable")[:_N_WORST].tolist()):
-        if not n_bad[minute]:
-            continue
-        replicas = followed.scaling.at((minute + 0.5) * MINUTE_S)
-        why = "most" if replicas["ordered"] >= policy.most else "unasked"
-        if replicas["ordered"] > replicas["ready"]:
-            why = "starting"
-        worst.append(
-            WorstMinute(
-                start_s=minute * MINUTE_S,
-                n_requests=int(n_requests[minute]),
-                n_beyond=int(n_bad[minute]),
-                ordered=replicas["ordered"],
-                ready=replicas["ready"],
-                why=why,
-            )
-        )
-    return worst

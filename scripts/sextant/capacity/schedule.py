@@ -1,12 +1,14 @@
 """Replicas by slot of time: the fewest that meet the target in each, starts included."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
 import numpy as np
 
+from sextant.answer.drafting import draft_by_load
+from sextant.ask.laws import CaseLaws
 from sextant.capacity.answer import Schedule, Slot
 from sextant.capacity.question import Terms
 from sextant.decide.simulated_sizing import Sizing
@@ -58,11 +60,7 @@ def find_schedule(
     if not has_labels:
         labels = [str(slot) for slot in range(n_slots)]
 
-    search = _SlotSearch(sizing, requests, target, terms)
-    replicas = _by_label(labels, [search.fewest(slot) for slot in range(n_slots)])
-    replicas, judged = _until_met(
-        replicas, search.follow, partial(_by_label, labels), terms.slot_s, sizing.count
-    )
+    replicas, judged = _SlotSearch(sizing, requests, target, terms).fewest_together(labels)
 
     ends_s = np.minimum(np.arange(1, n_slots + 1) * terms.slot_s, requests.duration_s)
     n_started = np.maximum(np.diff(replicas), 0).sum()
@@ -73,9 +71,10 @@ def find_schedule(
     by_label = dict(zip(labels, replicas, strict=True))
     schedule = Schedule(
         replicas=replicas,
-        slots=[Slot(label, count) for label, count in by_label.items()],
+        by_slot=[Slot(label, count) for label, count in by_label.items()],
         replica_hours=hours,
         fixed_replica_hours=fixed_hours,
+        saved=1 - hours / fixed_hours,
         n_windows_missed=judged.n_missed,
         slot_s=terms.slot_s,
         least=terms.least,
@@ -85,34 +84,32 @@ def find_schedule(
     return ScheduleResults(schedule, judged)
 
 
-def _by_label(labels: Sequence[str], counts: Sequence[int]) -> list[int]:
-    """Return for each slot the most replicas that a slot of its label needs."""
-    most: dict[str, int] = {}
-    for label, count in zip(labels, counts, strict=True):
-        most[label] = max(most.get(label, 0), count)
-    return [most[label] for label in labels]
+def with_drafts(
+    schedule: Schedule, sizing: Sizing, requests: RequestStream, laws: CaseLaws
+) -> Schedule:
+    """Return the schedule with what speculation is worth in each slot (`draft_by_load`).
 
+    Args:
+        schedule: the replicas by slot.
+        sizing: the answer, on whose replicas the requests in flight are counted.
+        requests: what arrives, in the likeliest draw.
+        laws: of a step of the LLM.
+    """
+    slot_s = schedule.slot_s
+    n_slots = len(schedule.replicas)
+    results = sizing.server.run(requests, sizing.count, 0, None)
+    slots = np.minimum(requests.arrival_s // slot_s, n_slots - 1).astype(int)
+    busy_s = np.bincount(slots, np.nan_to_num(results.e2e_s), n_slots)
+    starts_s = slot_s * np.arange(len(busy_s))
+    in_flight = busy_s / np.minimum(slot_s, requests.duration_s - starts_s) / sizing.count
 
-def _until_met(
-    replicas: list[int],
-    follow: Callable[[Sequence[int]], Judged],
-    by_label: Callable[[Sequence[int]], list[int]],
-    slot_s: float,
-    most: int,
-) -> tuple[list[int], Judged]:
-    """Add replicas to slots with missed windows, and to those before them, a few times."""
-    judged = follow(replicas)
-    for _ in range(_ROUNDS):
-        missed = {int(start_s // slot_s) for start_s in judged.start_s[~judged.is_met]}
-        more = [
-            min(count + (slot in missed or slot + 1 in missed), most)
-            for slot, count in enumerate(replicas)
-        ]
-        if not missed or more == replicas:
-            break
-        replicas = by_label(more)
-        judged = follow(replicas)
-    return replicas, judged
+    n_names = len(schedule.by_slot)
+    users = [float(in_flight[first::n_names].max()) for first in range(n_names)]
+    drafts = draft_by_load(laws, sizing.server.profile.gpu_profile_id, users)
+    by_slot = [
+        replace(slot, draft=draft) for slot, draft in zip(schedule.by_slot, drafts, strict=True)
+    ]
+    return replace(schedule, by_slot=by_slot, drafting=drafts[int(np.argmax(users))])
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,26 @@ class _SlotSearch:
     requests: RequestStream
     target: Target
     terms: Terms
+
+    def fewest_together(self, labels: Sequence[str]) -> tuple[list[int], Judged]:
+        """Return replicas by slot, and their results; slots of one label have the same replicas.
+
+        A few times, slots with missed windows and those before them get one replica more.
+        """
+        replicas = _by_label(labels, [self.fewest(slot) for slot in range(len(labels))])
+        judged = self.follow(replicas)
+        for _ in range(_ROUNDS):
+            missed_s = judged.start_s[~judged.is_met]
+            missed = {int(start_s // self.terms.slot_s) for start_s in missed_s}
+            more = [
+                min(count + (slot in missed or slot + 1 in missed), self.sizing.count)
+                for slot, count in enumerate(replicas)
+            ]
+            if not missed or more == replicas:
+                break
+            replicas = _by_label(labels, more)
+            judged = self.follow(replicas)
+        return replicas, judged
 
     def fewest(self, slot: int) -> int:
         """Return the fewest replicas that one slot needs by itself."""
@@ -146,6 +163,14 @@ class _SlotSearch:
         slots = np.minimum(requests.arrival_s // self.terms.slot_s, len(replicas) - 1).astype(int)
         replica_of = np.arange(requests.n) % np.array(replicas)[slots]
         return self.sizing.server.judge(requests, replica_of, self.target, self.sizing.draw)
+
+
+def _by_label(labels: Sequence[str], counts: Sequence[int]) -> list[int]:
+    """Return for each slot the most replicas that a slot of its label needs."""
+    most: dict[str, int] = {}
+    for label, count in zip(labels, counts, strict=True):
+        most[label] = max(most.get(label, 0), count)
+    return [most[label] for label in labels]
 
 
 def slot_labels(start: datetime | None, days: float, n_slots: int, slot_s: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sessions of a trace that start at a rate; `trace_arrivals.read_turns` has what turns follow."""
+"""Sessions of a trace that start at a rate; `trace_arrivals.read_turns` reads their turns."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from sextant.workload.requests import RequestStream
 
 
 class SessionTraffic(NamedTuple):
-    """Sessions of a trace that start at random at a steady rate, each draw with others."""
+    """Sessions of a trace that start at random at a steady rate; each draw picks other sessions."""
 
     demand: RequestStream  # with turns
     per_hour: float
@@ -20,7 +20,7 @@ class SessionTraffic(NamedTuple):
     seed: int
 
     def drawn(self, seed: int) -> RequestStream:
-        """Return the turns of a time; sessions that began before it are met where they are."""
+        """Return the turns of `duration_s`; sessions that began earlier are in their middle."""
         whole = self.demand
         assert whole.turns is not None
         session = whole.turns.session

@@ -43,7 +43,7 @@ class Sent:
 
     name: str
     requests: Callable[[int], RequestStream]
-    """Draws so many requests; of arrivals, all."""
+    """Draws a number of requests for users; requests that arrive are returned all."""
     duration_s: float
     users: int | None = None
     """Users who each send a request when their last one is answered; None: requests arrive."""
@@ -92,7 +92,7 @@ class Deployment:
     decode_replicas: int | None = None
     """Replicas that decode, while `replicas` compute the prompts; None: all do both."""
     policy: ScalingPolicy | None = None
-    """Orders and removes replicas, of which there are `replicas` at the start."""
+    """Orders and removes replicas; `replicas` serve at the start."""
     startup: Callable[[LLM], Startup] = startup_of
     """How long a replica takes to start."""
     warmup_s: float = 0.0
@@ -111,6 +111,26 @@ class Saturation:
     served_rps: float
     is_exceeded: bool
 
+    @classmethod
+    def of(cls, simulation: Simulation, servers: ServerLaws, duration_s: float) -> "Saturation":
+        """Return the rate of arrivals that are not refused, and the largest rate served."""
+        scheduler = servers.schedulers[0]
+        inputs = simulation.input_tokens
+        outputs = simulation.output_tokens
+        is_taken = inputs + outputs <= scheduler.longest
+        is_ok = simulation.status == OK
+        cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
+        load = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
+        limits = BatchLimits.of(scheduler)
+
+        n_replicas = simulation.use.n_replicas
+        served_rps = n_replicas * float(saturation_rps(servers.laws[0], limits, load))
+        offered_rps = float(is_taken.sum() / duration_s)
+        # Requests that all decode at once never wait, however fast a short burst of them comes.
+        at_once = n_replicas * float(limits.most_decoding(load))
+        is_exceeded = (offered_rps - served_rps) * duration_s > at_once
+        return cls(offered_rps, served_rps, is_exceeded)
+
 
 @dataclass(frozen=True)
 class Minute:
@@ -120,11 +140,25 @@ class Minute:
     n_requests: int
     in_flight: float
     """Requests in flight, the mean."""
-    median_ttft_ms: float
-    p90_ttft_ms: float
+    median_ttft_ms: float | None
+    """Of the requests that arrive in it; None: none of them is answered."""
+    p90_ttft_ms: float | None
     ordered: int
     """Replicas that are ordered at its end."""
     ready: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedLoad:
+    """What the servers were sent."""
+
+    name: str
+    users: int | None
+    n_requests: int
+    duration_s: float
+    warmup_s: float
+    mean_input_tokens: float
+    mean_output_tokens: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +177,7 @@ class SimulationAnswer:
     intervals: Mapping[str, Any] | None
     """The 90% interval of each number; None without draws."""
     saturation: Saturation | None
-    """None of users, of two pools and of policies."""
+    """None for users, two pools or a policy."""
     scaling: Scaling | None
     minutes: Sequence[Minute] | None
     """Under a policy; None without one."""
@@ -151,12 +185,12 @@ class SimulationAnswer:
 
     @property
     def gpu_profile_id(self) -> str:
-        """Where the replicas run, or those that compute prompts."""
+        """Of the replicas, or of those that compute prompts."""
         return self.question.gpu_profile_ids[0]
 
     @property
     def decode_profile_id(self) -> str | None:
-        """Where the replicas run that decode; None: all do both."""
+        """Of the replicas that decode; None: each replica computes prompts and decodes."""
         return (*self.question.gpu_profile_ids, None)[1]
 
     @property
@@ -164,9 +198,22 @@ class SimulationAnswer:
         """Of all replicas under a policy, starts included; None without one."""
         return self.scaling.replica_s / HOUR_S if self.scaling else None
 
+    @property
+    def load(self) -> SimulatedLoad:
+        """What the servers were sent."""
+        simulation = self.simulation
+        return SimulatedLoad(
+            name=self.sent.name,
+            users=self.sent.users,
+            n_requests=len(simulation.status),
+            duration_s=self.sent.duration_s,
+            warmup_s=self.deployment.warmup_s,
+            mean_input_tokens=float(simulation.input_tokens.mean()),
+            mean_output_tokens=float(simulation.output_tokens.mean()),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
-        simulation = self.simulation
         deployment = self.deployment
         facts = {
             "llm_id": self.laws.case.llm_id,
@@ -175,15 +222,7 @@ class SimulationAnswer:
             "decode_gpu_profile_id": self.decode_profile_id,
             "decode_replicas": deployment.decode_replicas,
             "router": deployment.router,
-            "load": {
-                "name": self.sent.name,
-                "users": self.sent.users,
-                "n_requests": len(simulation.status),
-                "duration_s": self.sent.duration_s,
-                "warmup_s": deployment.warmup_s,
-                "mean_input_tokens": float(simulation.input_tokens.mean()),
-                "mean_output_tokens": float(simulation.output_tokens.mean()),
-            },
+            "load": asdict(self.load),
             "saturation": self.saturation and asdict(self.saturation),
             "replica_hours": self.replica_hours,
             "by_minute": None
@@ -219,7 +258,17 @@ def simulate_llm(
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
     """
     laws = find_laws(question, settings, deployment.n_draws, need_prices=False)
-    _check_profiles(question, laws)
+    for profile_id in question.gpu_profile_ids:
+        if profile_id not in laws.servers:
+            problem = f"{profile_id}: {laws.excluded[profile_id]}"
+            field = "--gpu-profile, --decode-gpu-profile"
+            raise InputError(problem, field=field, fix="give a larger one")
+    profiles = [laws.case.gpu_profiles[profile_id] for profile_id in question.gpu_profile_ids]
+    if len({gpu_profile.gpu.gpu_id for gpu_profile in profiles}) > 1:
+        problem = "the pools have different GPUs"
+        fix = "give GPU profiles of one type of GPU"
+        raise InputError(problem, field="--decode-gpu-profile", fix=fix)
+
     runner = _Runner(laws, sent, deployment)
     servers = runner.servers
     likeliest = runner.run(0)
@@ -228,16 +277,8 @@ def simulate_llm(
     saturation = None
     is_plain = deployment.decode_replicas is None and deployment.policy is None
     if sent.users is None and is_plain:
-        saturation = _saturation(likeliest.simulation, servers, sent.duration_s)
-    notes = [
-        *_overload_notes(likeliest.simulation, sent, deployment, saturation),
-        *_refusal_notes(likeliest.simulation, servers.schedulers[0]),
-    ]
-    if numbers["failed_fraction"] == 1:
-        notes.append("Every request is refused or times out: there are no latencies.")
-    notes += sent.notes
-    if deployment.decode_replicas is not None:
-        notes.append("How busy engines are and what the KV cache holds is that of the decode pool.")
+        saturation = Saturation.of(likeliest.simulation, servers, sent.duration_s)
+    notes = _notes(likeliest.simulation, sent, deployment, saturation, servers.schedulers[0])
 
     drawn = on_threads(
         lambda draw: summarise(runner.run(draw).simulation, deployment.limits_ms),
@@ -258,20 +299,6 @@ def simulate_llm(
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
         warnings=[*notes, *laws.warnings],
     )
-
-
-def _check_profiles(question: Question, laws: CaseLaws) -> None:
-    """Raise InputError unless the GPU profiles can serve the LLM, and are of one type of GPU."""
-    for profile_id in question.gpu_profile_ids:
-        if profile_id not in laws.servers:
-            problem = f"{profile_id}: {laws.excluded[profile_id]}"
-            field = "--gpu-profile, --decode-gpu-profile"
-            raise InputError(problem, field=field, fix="give a larger one")
-    profiles = [laws.case.gpu_profiles[profile_id] for profile_id in question.gpu_profile_ids]
-    if len({gpu_profile.gpu.gpu_id for gpu_profile in profiles}) > 1:
-        problem = "the pools have different GPUs"
-        fix = "give GPU profiles of one type of GPU"
-        raise InputError(problem, field="--decode-gpu-profile", fix=fix)
 
 
 class _Run(NamedTuple):
@@ -351,78 +378,70 @@ def by_minute(simulation: Simulation, scaling: Scaling, duration_s: float) -> li
     s = simulation
     end_s = s.arrival_s + np.where(np.isnan(s.e2e_s), 0.0, s.e2e_s)
     minutes = []
-    for start_s in np.arange(0.0, duration_s, MINUTE_S):
+    for start_s in np.arange(0.0, duration_s, MINUTE_S).tolist():
         until_s = min(start_s + MINUTE_S, duration_s)
         is_in = (s.arrival_s >= start_s) & ((s.arrival_s < until_s) | (until_s == duration_s))
         busy_s = np.minimum(end_s, until_s) - np.maximum(s.arrival_s, start_s)
         ttft_s = s.ttft_s[is_in & (s.status == OK)]
-        median_s, p90_s = np.quantile(ttft_s, (0.5, 0.9)) if len(ttft_s) else (np.nan, np.nan)
+        median_ms, p90_ms = 1e3 * np.quantile(ttft_s, (0.5, 0.9)) if len(ttft_s) else (None, None)
         replicas = scaling.at(until_s - 1e-6)
         minutes.append(
             Minute(
                 start_s,
                 n_requests=int(is_in.sum()),
                 in_flight=float(np.maximum(busy_s, 0).sum() / (until_s - start_s)),
-                median_ttft_ms=1e3 * median_s,
-                p90_ttft_ms=1e3 * p90_s,
-                ordered=replicas["ordered"],
-                ready=replicas["ready"],
+                median_ttft_ms=median_ms,
+                p90_ttft_ms=p90_ms,
+                ordered=replicas.ordered,
+                ready=replicas.ready,
             )
         )
     return minutes
 
 
-def _refusal_notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
-    """Return how many requests are refused. Raises InputError if all are."""
+def _notes(
+    simulation: Simulation,
+    sent: Sent,
+    deployment: Deployment,
+    saturation: Saturation | None,
+    scheduler: Scheduler,
+) -> list[str]:
+    """Return what to know of overload, refused requests and pools.
+
+    Raises:
+        InputError: every request is longer than the server takes.
+    """
+    notes = []
+    if saturation is not None and saturation.is_exceeded:
+        notes.append(
+            f"Arrivals exceed what the replicas serve: {number(saturation.offered_rps)} requests/s "
+            f"arrive, about {number(saturation.served_rps)} can be served. Waits grow for as long "
+            "as requests arrive."
+        )
+    elif deployment.decode_replicas is not None and sent.users is None:
+        late_s = simulation.end_s - sent.duration_s
+        if late_s > max(0.1 * sent.duration_s, 3 * float(np.nanmin(simulation.e2e_s))):
+            notes.append(
+                "Arrivals exceed what the pools serve: the last answer ends "
+                f"{duration_words(round(late_s))} after the last one arrived."
+            )
+
     tokens = simulation.input_tokens + simulation.output_tokens
     n_refused = int((tokens > scheduler.longest).sum())
     if n_refused == len(tokens):
         problem = f"the shortest request has {tokens.min()} tokens, the server takes "
         fix = "give shorter requests, more KV memory, or a higher --max-model-len"
         raise InputError(f"{problem}{scheduler.longest}", field="--max-model-len", fix=fix)
-    if not n_refused:
-        return []
-    has, are = ("has", "is") if n_refused == 1 else ("have", "are")
-    return [
-        f"{n_refused:,} of {len(tokens):,} requests {has} more than {scheduler.longest:,} tokens "
-        f"and {are} refused."
-    ]
+    if n_refused:
+        has, are = ("has", "is") if n_refused == 1 else ("have", "are")
+        notes.append(
+            f"{n_refused:,} of {len(tokens):,} requests {has} more than {scheduler.longest:,} "
+            f"tokens and {are} refused."
+        )
 
-
-def _overload_notes(
-    simulation: Simulation, sent: Sent, deployment: Deployment, saturation: Saturation | None
-) -> list[str]:
-    """Return that more requests arrive than are served, where they do."""
-    if saturation is not None and saturation.is_exceeded:
-        return [
-            f"Arrivals exceed what the replicas serve: {number(saturation.offered_rps)} requests/s "
-            f"arrive, about {number(saturation.served_rps)} can be served. Waits grow for as long "
-            "as requests arrive."
-        ]
-    if deployment.decode_replicas is None or sent.users is not None:
-        return []
-    late_s = simulation.end_s - sent.duration_s
-    if late_s <= max(0.1 * sent.duration_s, 3 * float(np.nanmin(simulation.e2e_s))):
-        return []
-    return [
-        "Arrivals exceed what the pools serve: the last answer ends "
-        f"{duration_words(round(late_s))} after the last one arrived."
-    ]
-
-
-def _saturation(simulation: Simulation, servers: ServerLaws, duration_s: float) -> Saturation:
-    """Return the rate of arrivals that are not refused, and the largest one that is served."""
-    scheduler = servers.schedulers[0]
-    inputs = simulation.input_tokens
-    outputs = simulation.output_tokens
-    is_taken = inputs + outputs <= scheduler.longest
-    is_ok = simulation.status == OK
-    cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
-    load = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
-    limits = BatchLimits.of(scheduler)
-    served_rps = simulation.use.n_replicas * float(saturation_rps(servers.laws[0], limits, load))
-    offered_rps = float(is_taken.sum() / duration_s)
-    # As many as are served at once never wait, however fast a short burst of them comes.
-    at_once = simulation.use.n_replicas * float(limits.most_decoding(load))
-    is_exceeded = (offered_rps - served_rps) * duration_s > at_once
-    return Saturation(offered_rps, served_rps, is_exceeded)
+    if not (simulation.is_counted & (simulation.status == OK)).any():
+        notes.append("Every request is refused or times out: there are no latencies.")
+    notes += sent.notes
+    if deployment.decode_replicas is not None:
+        notes.append("How busy engines are and what the KV cache holds is that of the decode pool.")
+    return notes

@@ -1,9 +1,11 @@
 """The answer of `sextant simulate` in words: blocks for a person, beside the JSON."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sextant.answer.words import serving_words, source_notes, source_words
+from sextant.base.files import jsonable
 from sextant.capacity.simulation import SimulationAnswer
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.pages.words import duration_words, number, percent, plural
@@ -27,66 +29,58 @@ def simulation_document(answer: SimulationAnswer, origin: Mapping[str, Any]) -> 
     facts = answer.to_dict()
     case = answer.laws.case
     has_intervals = bool(answer.intervals)
+    intervals = facts["intervals"]
     latencies = [
-        [label, *facts[name].values(), *_interval(facts, number, name, "p95")]
+        [label, *facts[name].values(), *_interval(intervals and intervals[name]["p95"], number)]
         for name, label in SHOWN.items()
     ]
+    header = ["Latency", "mean", *STATISTICS, *["90% interval of p95"] * has_intervals]
     rates = [
-        [label, write(facts[name]), *_interval(facts, write, name)]
+        [label, write(facts[name]), *_interval(intervals and intervals[name], write)]
         for name, (label, write) in _RATES.items()
     ]
-    header = ["Latency", "mean", *STATISTICS, *["90% interval of p95"] * has_intervals]
     rate_header = ["Rate or use", "", *["90% interval"] * has_intervals]
-    stated = {
+
+    settings = {
         "replicas": answer.deployment.replicas,
         "router": answer.deployment.router,
-        **facts["scheduler"],
+        **jsonable(asdict(answer.servers.schedulers[0])),
     }
-    settings = [[name, "–" if value is None else str(value)] for name, value in stated.items()]
-    law = [[name, number(value)] for name, value in facts["law"].items()]
-    source = " ".join(
-        filter(
-            None,
-            [
-                source_words(case.source) + serving_words(case.serving),
-                *source_notes(case.source),
-            ],
-        )
-    )
+    rows = [[name, "–" if value is None else str(value)] for name, value in settings.items()]
+    settings_table = Table(["Setting", "Value"], rows, {0, 1})
+    terms = [[name, number(value)] for name, value in asdict(answer.servers.laws[0]).items()]
+    source = source_words(case.source) + serving_words(case.serving)
     blocks: list[Block] = [
         Headline(_headline(answer)),
         *(Note(text, "warning") for text in answer.warnings),
         Table(header, latencies),
         Table(rate_header, rates, {0, 1, 2}, has_header_in_text=False),
         *_minute_section(answer),
-        Section("vLLM's settings", [Table(["Setting", "Value"], settings, {0, 1})], is_detail=True),
-        Section("The law of a step", [Table(["Term", "Value"], law)], is_detail=True),
-        Note(source),
+        Section("vLLM's settings", [settings_table], is_detail=True),
+        Section("The law of a step", [Table(["Term", "Value"], terms)], is_detail=True),
+        Note(" ".join(filter(None, [source, *source_notes(case.source)]))),
     ]
     return Document(f"{case.llm_id}: simulation", blocks, facts, origin=origin)
 
 
-def _interval(facts: Mapping[str, Any], write: Callable[[Any], str], *names: str) -> list[str]:
-    """Return the 90% interval of a number as a cell; none without intervals."""
-    ends = facts["intervals"]
-    if not ends:
+def _interval(ends: Sequence[Any] | None, write: Callable[[Any], str]) -> list[str]:
+    """Return a 90% interval as a cell; no cell without intervals."""
+    if ends is None:
         return []
-    for name in names:
-        ends = ends[name]
     return ["–" if None in ends else " to ".join(map(write, ends))]
 
 
 def _headline(answer: SimulationAnswer) -> str:
-    load = answer.to_dict()["load"]
+    load = answer.load
     deployment = answer.deployment
-    count = plural(load["n_requests"], "request")
-    lasted_s = answer.sent.duration_s
-    if answer.sent.users is not None:
-        count = plural(answer.sent.users, "user")
+    count = plural(load.n_requests, "request")
+    lasted_s = load.duration_s
+    if load.users is not None:
+        count = plural(load.users, "user")
     decode = ""
     if deployment.decode_replicas is not None:
-        if answer.sent.users is not None:  # who send some requests each
-            lasted_s = load["n_requests"] / answer.numbers["request_rate_rps"]
+        if load.users is not None:  # each user sends a number of requests, however long that takes
+            lasted_s = load.n_requests / answer.numbers["request_rate_rps"]
         decode = f" for prefill and {deployment.decode_replicas} × {answer.decode_profile_id}"
         decode += " for decode"
     replicas = f"{deployment.replicas} ×"
@@ -94,8 +88,8 @@ def _headline(answer: SimulationAnswer) -> str:
         replicas = "replicas that a policy orders of"
     return (
         f"{answer.laws.case.llm_id} on {replicas} {answer.gpu_profile_id}{decode}: {count} of "
-        f"{answer.sent.name} in {duration_words(lasted_s)}, "
-        f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
+        f"{load.name} in {duration_words(lasted_s)}, "
+        f"{number(load.mean_input_tokens)} input and {number(load.mean_output_tokens)} "
         "output tokens on average (simulated)"
     )
 
@@ -106,8 +100,16 @@ def _minute_section(answer: SimulationAnswer) -> list[Block]:
         return []
     header = ["From", "Requests", "In flight", "TTFT p50 (ms)", "TTFT p90 (ms)"]
     rows = [
-        [duration_words(row["start_s"]), *map(number, [*row.values()][1:])]
-        for row in answer.to_dict()["by_minute"]
+        [
+            duration_words(minute.start_s),
+            number(minute.n_requests),
+            number(minute.in_flight),
+            number(minute.median_ttft_ms),
+            number(minute.p90_ttft_ms),
+            number(minute.ordered),
+            number(minute.ready),
+        ]
+        for minute in answer.minutes
     ]
     hours = f"{number(answer.replica_hours)} replica hours, starts included"
     table = Table([*header, "Ordered", "Ready"], rows)

@@ -79,17 +79,18 @@ class _Curves:
         """Return a latency by window, missed windows, and the limit."""
         from sextant.pages.charts import Curve
 
+        column = f"{metric}_ms"
         fixed = self._timeline.fixed
-        values = fixed.latencies_ms[metric]
+        values = fixed.latencies_ms[column]
         lines = [self._steps("fixed", fixed.start_s, values)]
         if self._has_schedule:
             scheduled = self._timeline.scheduled
             lines.append(
-                self._steps("scheduled", scheduled.start_s, scheduled.latencies_ms[metric])
+                self._steps("scheduled", scheduled.start_s, scheduled.latencies_ms[column])
             )
         if self._policy is not None:
             windows = self._policy.windows
-            lines.append(self._steps("policy", windows.start_s, windows.latencies_ms[metric]))
+            lines.append(self._steps("policy", windows.start_s, windows.latencies_ms[column]))
         missed = [value if value and value > limit.limit_ms else None for value in values]
         if any(missed):
             lines.append(self._steps("missed", fixed.start_s, missed)._replace(is_marks=True))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -485,33 +485,3 @@ def rate_at_slo(
         return not server.judge(peak.at_speed(factor), replicas, stretched).n_missed
 
     return largest_rate(meets, start_rps)
-
-
-def neighbours(sizing: Sizing, demand: RequestStream, target: Target) -> list[dict[str, Any]]:
-    """Return the results of one replica fewer, the answer's number, and one more."""
-    chosen = sizing.replicas or 0
-    rows = []
-    for replicas in range(max(chosen - 1, 1), chosen + 2):
-        judged = sizing.server.judge(demand, replicas, target, sizing.draw)
-        rows.append(
-            {
-                "replicas": replicas,
-                "usd_per_hour": sizing.server.usd_per_hour(replicas),
-                "probability_met": sizing.probability(replicas),
-                **summarise_windows(judged, target),
-            }
-        )
-    return rows
-
-
-def summarise_windows(judged: Judged, target: Target) -> dict[str, Any]:
-    """Return how many windows are missed and by how much, and the share of failed requests."""
-    n_requests = int(judged.n_requests.sum())
-    ratios = judged.worst_ratio(target)
-    return {
-        "n_windows": len(judged.start_s),
-        "n_windows_missed": judged.n_missed,
-        "failed_fraction": float(judged.n_failed.sum() / n_requests),
-        "worst_ratio": max(ratios.values(), default=0.0),
-        "worst_limit": max(ratios, key=ratios.__getitem__, default=None),
-    }

@@ -215,6 +215,14 @@ class _Reacting:
         return min(wanted, int(furthest)) if sign > 0 else max(wanted, int(furthest))
 
 
+class ReplicaCounts(NamedTuple):
+    """Replicas at a time under a policy."""
+
+    ordered: int
+    """Those that start included."""
+    ready: int
+
+
 @dataclass(frozen=True, eq=False)
 class Scaling:
     """What replicas there were; each array has a value for each time at which it changed."""
@@ -225,10 +233,10 @@ class Scaling:
     replica_s: float  #: Time of all replicas, from the order until the last answer.
     n_starts: int
 
-    def at(self, time_s: float) -> dict[str, int]:
+    def at(self, time_s: float) -> ReplicaCounts:
         """Return the replicas at a time."""
         last = max(int(np.searchsorted(self.time_s, time_s, side="right")) - 1, 0)
-        return {"ordered": int(self.ordered[last]), "ready": int(self.ready[last])}
+        return ReplicaCounts(int(self.ordered[last]), int(self.ready[last]))
 
 
 @dataclass(frozen=True)

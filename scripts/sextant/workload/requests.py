@@ -294,9 +294,14 @@ class RequestStream:
         fullest = int(counts.argmax())
         return fullest * span_s, int(counts[fullest])
 
+    @property
+    def gap_cv(self) -> float | None:
+        """Coefficient of variation of the gaps between arrivals; None: all come at once."""
+        gaps = np.diff(self.arrival_s)
+        return float(gaps.std() / gaps.mean()) if gaps.sum() > 0 else None
+
     def facts(self) -> dict[str, Any]:
         """Return its figures, for an answer."""
-        gaps = np.diff(self.arrival_s)
         origin = self.origin
         return {
             "name": self.name,
@@ -306,7 +311,7 @@ class RequestStream:
             "duration_s": self.duration_s,
             "start_time": origin.start_time.isoformat() if origin.start_time else None,
             "rate_rps": self.rate_rps,
-            "gap_cv": float(gaps.std() / gaps.mean()) if gaps.sum() > 0 else None,
+            "gap_cv": self.gap_cv,
             "mean_input_tokens": self.mean_lengths[0],
             "mean_output_tokens": self.mean_lengths[1],
             "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),

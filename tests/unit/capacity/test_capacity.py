@@ -19,12 +19,17 @@ from sextant.ask.traffic import (
 )
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
-from sextant.capacity import capacity
+from sextant.capacity.answer import TrafficTimeline, facts_of
+from sextant.capacity.changes import (
+    after_failure,
+    after_growth,
+    serve_with_failure,
+    size_split,
+    with_neighbours,
+)
 from sextant.capacity.document import split_line
-from sextant.capacity.failure import after_failure, after_growth, serve_with_failure
 from sextant.capacity.question import CapacityQuestion, Terms
 from sextant.capacity.schedule import find_schedule
-from sextant.capacity.split import size_split
 from sextant.decide import simulated_sizing as sizes
 from sextant.decide.profile_sizing import size_profiles
 from sextant.decide.simulated_sizing import (
@@ -205,9 +210,9 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
     asked = demand(arrival_s, 900.0)
     found = size_by_simulation(SERVER, TraceTraffic(asked, 300.0), within(1.0), 0.9)
     assert (found.status, found.replicas, found.usd_per_hour) == ("meets", 3, 6.0)
-    rows = sizes.neighbours(found, asked, within(1.0))
-    assert [row["replicas"] for row in rows] == [2, 3, 4]
-    assert [row["n_windows_missed"] for row in rows] == [2, 0, 0]
+    rows = with_neighbours(found, asked, within(1.0))
+    assert [row.replicas for row in rows] == [2, 3, 4]
+    assert [row.windows.n_windows_missed for row in rows] == [2, 0, 0]
     # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
     traffic, all_at_once = TraceTraffic(asked, None), within(1.0, window_s=None)
     assert size_by_simulation(SERVER, traffic, all_at_once, 0.9).replicas == 3
@@ -316,14 +321,14 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
     sizing = replace(size_by_simulation(SERVER, Days(), within(1.0), 0.9), needs=[9, 3], replicas=3)
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
     asked = CapacityQuestion(question, Days(), within(1.0))
-    neighbours = capacity._neighbours(asked, sizing)
-    assert [neighbour.windows.n_windows_missed for neighbour in neighbours] == [1, 0, 0]
     requests = Days().drawn(sizing.draw)
+    neighbours = with_neighbours(sizing, requests, asked.target)
+    assert [neighbour.windows.n_windows_missed for neighbour in neighbours] == [1, 0, 0]
     fixed = sizing.server.judge(requests, 3, asked.target, sizing.draw)
     assert fixed.n_missed == 0
     # What was not simulated is not drawn.
-    schedule = find_schedule(sizing, requests, asked.target, Terms(), Startup(300.0))
-    timeline = capacity._timeline(asked, sizing, requests, fixed, schedule)
+    found = find_schedule(sizing, requests, asked.target, Terms(), Startup(300.0))
+    timeline = TrafficTimeline.of(requests, 3, found.schedule, fixed, found.judged, 300.0)
     assert timeline.request_rate_rps[:80:40] == [5.0, None]
     assert timeline.fixed.failed_fraction == [0.0, None]
 
@@ -421,7 +426,7 @@ def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:
     assert schedule.replicas == [2, 4, 2, 2] and results.judged.n_missed == 0
     assert schedule.replica_hours == pytest.approx(10.2) and schedule.fixed_replica_hours == 16.0
     assert schedule.saved == pytest.approx(1 - 10.2 / 16)
-    assert schedule.slots[1].to_dict() == {"slot": "2024-05-06 01:00:00", "replicas": 4}
+    assert facts_of(schedule.by_slot[1]) == {"slot": "2024-05-06 01:00:00", "replicas": 4}
 
 
 def test_over_days_the_same_hours_have_the_same_replicas() -> None:
@@ -430,7 +435,7 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
     del hours[25]
     found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
     schedule = find_schedule(found, asked, within(0.6), Terms(), Startup(300.0)).schedule
-    assert len(schedule.slots) == 24 and schedule.replicas[1] == schedule.replicas[25]
+    assert len(schedule.by_slot) == 24 and schedule.replicas[1] == schedule.replicas[25]
 
 
 def test_two_pools_take_short_and_long_inputs_apart() -> None:

@@ -15,7 +15,14 @@ from sextant.api.question_options import CaseOptions, LengthOptions
 from sextant.api.traffic import TrafficOptions
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
-from sextant.capacity.answer import AloneResults, CapacityOutcome, WindowsSummary
+from sextant.capacity.answer import (
+    AloneResults,
+    CapacityOutcome,
+    Growth,
+    Slot,
+    WindowsSummary,
+    facts_of,
+)
 from sextant.capacity.document import missed_words, outcome_cells
 from sextant.facts.slo import SLO
 from sextant.pages.words import chance
@@ -244,6 +251,23 @@ def test_only_an_slo_with_arrivals_has_windows() -> None:
             SLO("x", ttft_ms=100.0, percentile=95, users=3, **{name: 0.5})
         assert error.value.field == name
     assert SLO("x", ttft_ms=9.0, percentile=95, request_rate_rps=3.0, window_s=60.0).window_s == 60
+
+
+def test_a_part_of_an_answer_is_written_as_its_fields() -> None:
+    growth = Growth(1.5, None, None, WindowsSummary(3, 1, 0.0, 2.0, "ttft"))
+    assert facts_of([growth]) == [
+        {
+            "factor": 1.5,
+            "replicas_needed": None,
+            "usd_per_hour": None,
+            "n_windows": 3,
+            "n_windows_missed": 1,
+            "failed_fraction": 0.0,
+            "worst_ratio": 2.0,
+            "worst_limit": "ttft",
+        }
+    ]
+    assert facts_of(Slot("08:00", 2)) == {"slot": "08:00", "replicas": 2}
 
 
 def test_one_window_and_one_request_are_written_as_one() -> None:

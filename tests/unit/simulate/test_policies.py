@@ -10,7 +10,7 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.sheets import write_yaml
-from sextant.capacity.policies import manifest, read_policy, stack_values
+from sextant.capacity.policies import ScaledObject, read_policy
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger
 
 WAITING = "sum(vllm:num_requests_waiting)"
@@ -117,9 +117,9 @@ def test_a_horizontal_pod_autoscaler_and_a_config_of_ray_serve_are_read(tmp_path
 def test_what_is_written_is_read_again(tmp_path):
     down = Direction(600.0, (Step("Pods", 1, 60),))
     policy = Reactive((Trigger("requests_in_flight", 16.5),), most=9, least=2, down=down)
-    made = manifest(policy, "meta-llama__Llama-3.1-8B")
-    assert made["metadata"]["name"] == "meta-llama-llama-3-1-8b"
-    for content in (made, stack_values(made)):
+    written_policy = ScaledObject("meta-llama__Llama-3.1-8B", policy)
+    assert written_policy.to_dict()["metadata"]["name"] == "meta-llama-llama-3-1-8b"
+    for content in (written_policy.to_dict(), written_policy.stack_values()):
         path = tmp_path / "out.yaml"
         write_yaml(path, content)
         assert read_policy(path) == policy

@@ -14,6 +14,7 @@ from sextant.simulate.scaling import (
     Autoscaler,
     Direction,
     Reactive,
+    ReplicaCounts,
     Step,
     Timeline,
     Trigger,
@@ -72,8 +73,8 @@ def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
     before = requests.arrival_s < 18.0
     assert made.ttft_s[before][:200] == pytest.approx(alone.ttft_s[before][:200])
     assert made.ttft_s[-1] < 0.8 * alone.ttft_s[-1]
-    assert scaling.at(17.0) == {"ordered": 2, "ready": 1}
-    assert scaling.at(20.0) == {"ordered": 2, "ready": 2}
+    assert scaling.at(17.0) == ReplicaCounts(ordered=2, ready=1)
+    assert scaling.at(20.0) == ReplicaCounts(ordered=2, ready=2)
     assert 80.0 < scaling.replica_s < 110.0  # 60 and 20 s, and what it still answers
 
 
