@@ -116,7 +116,7 @@ def _write(
     rows: list[dict[str, Any]] = []
     for answer in answers:
         for outcome in answer.alternatives:
-            row = key | outcome.to_dict() | {"llm_id": answer.llm_id, "is_chosen": False}
+            row = {**key, **outcome.to_dict(), "llm_id": answer.llm_id, "is_chosen": False}
             if outcome.gpu_profile_id == answer.chosen.gpu_profile_id and answer.findings:
                 windows = answer.findings.failure.windows
                 row |= {
@@ -126,7 +126,7 @@ def _write(
                 }
             rows.append(row)
     for llm_id, reason in no_answer.items():
-        rows.append(key | {"llm_id": llm_id, "status": "no_answer", "reason": reason})
+        rows.append({**key, "llm_id": llm_id, "status": "no_answer", "reason": reason})
 
     data = {
         "slo": slo.facts(),
