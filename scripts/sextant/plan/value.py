@@ -33,7 +33,7 @@ _RIDGE = 1.0  # Pseudo-observations that say a feature has no effect.
 _CONTENDER = 0.01  # A GPU profile that is the cheapest in fewer draws than this is not compared.
 
 
-class Decision(NamedTuple):
+class LLMDecision(NamedTuple):
     """One LLM for one SLO."""
 
     slo_id: str
@@ -54,7 +54,7 @@ class Contender(NamedTuple):
 
     llm_id: str
     gpu_profile_id: str
-    limits: int  #: As of `Decision`.
+    limits: int  #: As of `LLMDecision`.
 
 
 class Decisions(NamedTuple):
@@ -63,7 +63,7 @@ class Decisions(NamedTuple):
     points: Sequence[Point]  #: One per row.
     seen: np.ndarray  #: Log-latencies that a measurement would show, shape (draws, rows, 2).
     met: np.ndarray  #: Whether the limits hold, (sets of limits, draws, rows).
-    decisions: list[Decision]
+    decisions: list[LLMDecision]
     options: pd.DataFrame  # `gpu_profile_id, replicas, usd_per_hour`, by decision and option.
     ratios: np.ndarray
     """Price over the cheapest that meets the SLO, or inf; (draws, decisions, options)."""
@@ -172,7 +172,7 @@ def weigh_decisions(
 
     index_of_limits: dict[tuple[Any, ...], int] = {}
     met: list[np.ndarray] = []
-    decisions: list[Decision] = []
+    decisions: list[LLMDecision] = []
     weighed: list[_WeighedOptions] = []
     loads: dict[tuple[int, bool], pd.DataFrame] = {}
     for slo in slos:
@@ -183,7 +183,7 @@ def weigh_decisions(
         if key not in loads:
             loads[key] = sustained(ordered, slo, of_load=True)
         for llm_id, rows in X.groupby("llm_id", sort=False):
-            decisions.append(Decision(slo.slo_id, str(llm_id), limits))
+            decisions.append(LLMDecision(slo.slo_id, str(llm_id), limits))
             weighed.append(_weigh(loads[key][llm_id], rows["users"].unique(), profiles, slo))
 
     ratios = np.stack([options.ratios for options in weighed], axis=1)

@@ -185,7 +185,7 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
     return facts | _curves(basis, offered_ms)._asdict()
 
 
-class _Curves(NamedTuple):
+class _LoadCurves(NamedTuple):
     """What the page decides from, of latencies: its fields are keys of the page's JSON."""
 
     medians_ms: Mapping[str, list[list[float]]]
@@ -199,7 +199,7 @@ class _Curves(NamedTuple):
     """By draw, profile and load, packed."""
 
 
-def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _Curves:
+def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _LoadCurves:
     """Return latencies by draw, profile and load, packed, and their medians.
 
     The packed curves are small whole numbers that rise over the loads. Kept are their rises, as
@@ -231,7 +231,7 @@ def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _Curve
         for metric, values in latencies_ms.items()
     }
     packed = base64.b64encode(gzip.compress(planes, mtime=0)).decode()
-    return _Curves(medians_ms, carried, steps_from, RATE_STEPS, packed)
+    return _LoadCurves(medians_ms, carried, steps_from, RATE_STEPS, packed)
 
 
 def what_if_widget(
