@@ -162,15 +162,14 @@ def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
     """Return a file's bytes; OSError if it is a folder, a pipe, a device, or above `most_bytes`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise OSError(errno.EOVERFLOW, f"it has more than {most_bytes >> 10:,} KiB", str(path))
-    return content
+        if status.st_size > most_bytes:
+            raise OSError(errno.EOVERFLOW, f"it has more than {most_bytes >> 10:,} KiB", str(path))
+        return file.read()  # not read(most_bytes), which asks for that much memory at once
 
 
 def read_json(path: str | Path, *, fix: str = MAKE_AGAIN) -> Any:
