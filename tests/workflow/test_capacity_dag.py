@@ -118,6 +118,15 @@ def test_the_report_has_a_line_for_each_llm_and_leads_to_the_pages(sized) -> Non
         assert line in page.text
 
 
+@pytest.mark.parametrize("name", ["capacity.parquet", "capacity.json"])
+def test_what_is_deleted_is_sized_again(sized, name: str) -> None:
+    path = sized.folder / "results/capacity/measured/at-a-rate" / name
+    aside = path.rename(sized.folder / "aside")
+    planned = dry_run(sized.folder).by_rule
+    aside.rename(path)
+    assert planned["size_capacity"] == 1 and not planned["benchmark_cell"]
+
+
 def test_an_edit_of_its_library_sizes_again_and_measures_nothing(sized) -> None:
     file = sized.folder / "scripts/sextant/capacity/capacity.py"
     text = file.read_text()

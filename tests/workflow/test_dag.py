@@ -33,6 +33,31 @@ def test_snakemakes_own_report_works(finished) -> None:
     assert (finished.folder / "report.zip").stat().st_size > 10_000
 
 
+DELIVERABLES = {
+    "traces/azure-2023-conv-sample.rejected.parquet": "ingest_trace",
+    "workloads/conversation/validation.json": "fit_workload",
+    "points/measured/feasibility.parquet": "aggregate_points",
+    "points/measured/telemetry.parquet": "aggregate_points",
+    "predictions/measured/roofline/prediction.parquet": "evaluate_predictor",
+    "predictions/measured/roofline/candidate.parquet": "evaluate_predictor",
+    "predictions/measured/roofline/recommendation.parquet": "evaluate_predictor",
+    "report/traces/azure-2023-conv-sample.json": "write_trace_report",
+    "report/recommendations.json": "write_report",
+    "report/figures": "write_report",
+}
+
+
+@pytest.mark.parametrize("name", DELIVERABLES)
+def test_what_is_derived_and_deleted_is_made_again(project, name: str) -> None:
+    path = project.folder / "results" / name
+    aside = project.folder / "aside"
+    path.rename(aside)
+    planned = dry_run(project.folder).by_rule
+    aside.rename(path)
+    assert planned[DELIVERABLES[name]] == 1 and not planned["benchmark_cell"]
+    assert not dry_run(project.folder).by_rule
+
+
 @pytest.mark.parametrize("profile", ["default", "slurm", "ci"])
 def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
     sheet = project.sheet("demo/slos")

@@ -200,8 +200,12 @@ def trace_workloads(wildcards):
 
 
 def trace_reports():
-    """Return the pages on every trace; archives have none."""
-    return [f"<results>/report/traces/{trace}.html" for trace in IDS["trace"]]
+    """Return the pages on every trace, and their JSON; archives have none."""
+    return [
+        f"<results>/report/traces/{trace}.{ending}"
+        for trace in IDS["trace"]
+        for ending in ("html", "json")
+    ]
 
 
 def cell_key(wildcards):
@@ -244,13 +248,39 @@ def changed(cells=EXPERIMENT.cells):
 
 
 def intermediate_results():
-    """Return results between the measurements and the store, which the target asks for.
+    """Return results between the traces and the store, which the target asks for.
 
     Snakemake does not notice a missing file while the files made from it exist: what a failed job
-    or a damaged cell left undone would never be done, and old results would look new.
+    or a damaged cell left undone would never be done, and old results would look new. What is
+    derived may be deleted; the next run makes it again. Of a workload only its validation is asked
+    for: without its requests nobody can tell whether the cells measured with them are current.
     """
-    points = f"<results>/points/{config['source']}/point.parquet"
-    return [*finished_cells(), points, *evaluated("score")]
+    traces = [
+        f"<results>/traces/{trace}.{ending}"
+        for trace in IDS["trace"]
+        for ending in ("parquet", "rejected.parquet", "report.json")
+    ]
+    workloads = [
+        f"<results>/workloads/{workload}/validation.json" for workload in IDS["workload"]
+    ]
+    points = [
+        f"<results>/points/{config['source']}/{table}.parquet"
+        for table in ("point", "feasibility", "telemetry")
+    ]
+    predictions = [
+        file
+        for table in ("prediction", "candidate", "recommendation", "score")
+        for file in evaluated(table)
+    ]
+    return [
+        *traces,
+        *workloads,
+        *finished_cells(),
+        *points,
+        *predictions,
+        *capacity_files("capacity.parquet"),
+        *fleet_files("fleet.parquet"),
+    ]
 
 
 def capacity_files(name):
