@@ -5,6 +5,7 @@ import json
 import pytest
 
 from forked_snakemake import dry_run, run
+from support import ROOT
 
 
 def test_every_cell_and_level_is_a_point(finished) -> None:
@@ -82,3 +83,13 @@ def test_bad_input_gets_one_clear_error_before_anything_runs(project, path, old,
     assert status == 1 and "Traceback" not in text
     (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
     assert all(part in line for part in said)
+
+
+def test_a_configuration_in_another_folder_is_told_where_the_defaults_are(tmp_path) -> None:
+    snakefile = ROOT / "workflow" / "Snakefile"
+    sheets = ROOT / "config" / "azure.yaml"
+    arguments = ("--dry-run", "--snakefile", str(snakefile), "--configfile", str(sheets))
+    status, text = run(tmp_path, *arguments)
+    assert status == 1
+    (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
+    assert "config/config.yaml" in line and f"--directory {ROOT}" in line

@@ -23,6 +23,9 @@ ROOT = Path(workflow.basedir).parent  # of this file's project, wherever Snakema
 
 try:
     require_docstrings()
+    if not config.keys() >= {"registry", "pathvars"} and not Path("config/config.yaml").is_file():
+        problem = "there is no such file here: the defaults of a --configfile are not found"
+        raise InputError(problem, file="config/config.yaml", fix=f"add --directory {ROOT}")
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
         check_installed(config["predictors"], "predictors")
@@ -260,9 +263,7 @@ def intermediate_results():
         for trace in IDS["trace"]
         for ending in ("parquet", "rejected.parquet", "report.json")
     ]
-    workloads = [
-        f"<results>/workloads/{workload}/validation.json" for workload in IDS["workload"]
-    ]
+    workloads = [f"<results>/workloads/{workload}/validation.json" for workload in IDS["workload"]]
     points = [
         f"<results>/points/{config['source']}/{table}.parquet"
         for table in ("point", "feasibility", "telemetry")
