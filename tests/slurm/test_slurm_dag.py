@@ -67,3 +67,21 @@ def test_adding_an_llm_submits_its_cell_and_the_answers(finished: SlurmProject) 
     done = finished.on_slurm()
     assert done.returncode == 0, done.stdout + done.stderr
     assert finished.cluster.submissions() == before + 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("slurm_account=default", "slurm_partition=gpu"), "'slurm_account': 'default'"),
+        (("slurm_account=sextant", "slurm_partition=gpuu"), "'slurm_partition': 'gpuu'"),
+    ],
+)
+def test_a_name_that_the_cluster_lacks_ends_the_run_before_a_job(
+    finished: SlurmProject, names: tuple[str, str], said: str
+) -> None:
+    before = finished.cluster.submissions()
+    done = finished.on_slurm("--forceall", "--default-resources", *names, timeout_s=300)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert said in line
+    assert finished.cluster.submissions() == before

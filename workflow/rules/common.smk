@@ -15,6 +15,7 @@ from sextant.experiment.experiment import cell_definition, trace_sha256, workloa
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
+from sextant.experiment.slurm import SlurmNames
 from sextant.points.cell_files import RECEIPT, changed_cells
 from sextant.predict.predictor import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
@@ -26,6 +27,14 @@ try:
     if not config.keys() >= {"registry", "pathvars"} and not Path("config/config.yaml").is_file():
         problem = "there is no such file here: the defaults of a --configfile are not found"
         raise InputError(problem, file="config/config.yaml", fix=f"add --directory {ROOT}")
+    if workflow.is_main_process and workflow.resource_settings.nodes is not None:
+        submitted_with = workflow.resource_settings.default_resources
+        SlurmNames(
+            *(
+                submitted_with[name].raw if name in submitted_with else None
+                for name in ("slurm_account", "slurm_partition", "qos")
+            )
+        ).check()
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
         check_installed(config["predictors"], "predictors")

@@ -55,6 +55,8 @@ def with_keywords(function: Callable[..., ShownAnswer]) -> Callable[..., ShownAn
             answer = function(**arguments_of(function, converted))
         except InputError as error:
             raise _in_keywords(error) from None
+        except OSError as error:
+            raise InputError(error.strerror or str(error), file=error.filename) from None
         return answer.with_files(files.folder)
 
     positional_first = sorted(options.values(), key=lambda option: not option.is_argument)
@@ -127,9 +129,17 @@ def _converted(option: OptionField, value: Any, files: PassedFiles) -> Any:
         if converted is not None:
             option.check_range(converted)
             return converted
-    names = [str(getattr(kind, "__name__", kind)) for kind in kinds]
+    names = [
+        str(name)
+        for kind in kinds
+        for name in (get_args(kind) if get_origin(kind) is Literal else [_name_of(kind)])
+    ]
     problem = f"{value!r} is not of a type that it takes"
     raise InputError(problem, field=option.keyword, fix=f"give {' or '.join(names)}")
+
+
+def _name_of(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
 
 
 def _as_kind(kind: Any, value: Any) -> Any:

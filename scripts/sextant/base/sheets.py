@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
 from sextant.base.files import docstrings_below, read_plain, write_text
+from sextant.base.resources import checkout
 
 MAX_CHARACTERS = 100
 MAX_FILE_NAME_CHARACTERS = 120  # two names and an ending fit into the 255 bytes of a file's name
@@ -359,7 +360,11 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
-    """Read the Snakefile's configuration in a folder and merge others into it."""
+    """Read the Snakefile's configuration in a folder and merge others into it.
+
+    InputError: there is none, or this is an installed wheel.
+    """
+    checkout()
     for file in DEFAULT_FILES:
         if not (folder / file).is_file():
             fix = "run this in the project's folder"

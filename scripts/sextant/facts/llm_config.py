@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_object
+from sextant.base.resources import resource
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ALIASES = (
@@ -154,7 +155,14 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text."""
+    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text.
+
+    A path `resources/llms/NAME` that is not here is the file that ships, also with a wheel.
+    """
+    path = Path(path)
+    shipped = resource(f"llms/{path.name}")
+    if path.parent == Path("resources/llms") and not path.exists() and shipped.exists():
+        path = shipped
     try:
         values = read_object(path, fix="save the config again")
     except FileNotFoundError:

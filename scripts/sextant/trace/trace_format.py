@@ -135,7 +135,26 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
     if stored.metadata.num_rows == 0:
         raise InputError("the trace has no rows", file=path, fix="give a trace with rows")
 
+    first_s, last_s = _span_s(stored.metadata)
+    if first_s < 0 or last_s > MAX_SPAN_S:
+        fix = "ingest the log: `sextant ingest` counts times from the first request"
+        problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
+        raise InputError(problem, file=path, field="arrival_s", fix=fix)
+
     return stored
+
+
+def _span_s(metadata: pq.FileMetaData) -> tuple[float, float]:
+    """Return the first and the last arrival as far as a file's statistics tell; else 0."""
+    ends = [0.0]
+    starts = []
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(metadata.num_columns)):
+            statistics = column.statistics
+            if column.path_in_schema == "arrival_s" and statistics and statistics.has_min_max:
+                starts.append(float(statistics.min))
+                ends.append(float(statistics.max))
+    return min(starts, default=0.0), max(ends)
 
 
 def sql_text(value: object) -> str:

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 import sextant
 from command import sextant as command
+from sextant.api.frames import write_frame
 from sextant.api.groups import options_of
 from sextant.base.errors import InputError
+from sextant.facts.llm_config import read_config
 from support import ROOT
 
 FUNCTIONS = [getattr(sextant, name) for name in sextant.__all__]
@@ -135,6 +137,45 @@ def test_a_trace_is_a_path_or_a_frame(tmp_path) -> None:
     assert whole["ks"] == part["ks"]
 
 
+def test_times_of_a_frame_count_from_its_first_request(tmp_path) -> None:
+    times = pd.Series([0.0, 0.5, 2.0, 2.5])
+    arrivals = [times, 1.7e9 + times]
+    arrivals += [pd.Timestamp("2026-03-02", tz="UTC") + pd.to_timedelta(times, unit="s")]
+    workloads = []
+    for number, arrival_s in enumerate(arrivals):
+        out = tmp_path / str(number)
+        frame = pd.DataFrame({"arrival_s": arrival_s, "input_tokens": 9, "output_tokens": 2})
+        sextant.fit(frame, out=out)
+        workloads.append(pd.read_parquet(out / "arrivals.parquet"))
+    for workload in workloads[1:]:
+        pd.testing.assert_frame_equal(workload, workloads[0])
+
+
+def test_a_trace_whose_times_are_dates_in_seconds_is_refused(tmp_path) -> None:
+    path = tmp_path / "trace.parquet"
+    frame = pd.DataFrame({"arrival_s": [0.0, 1.0], "input_tokens": 9, "output_tokens": 2})
+    write_frame(frame, path, "trace")
+    whole = pd.read_parquet(path)
+    whole.assign(arrival_s=whole["arrival_s"] + 1.7e9).to_parquet(path)
+    with pytest.raises(InputError, match=r"arrival_s.*0 to at most 1e[+]08 s.*ingest"):
+        sextant.capacity(trace=path, hf_config=LLAMA, ttft_ms=1000, draws=0)
+
+
+def test_what_is_wrong_has_one_error_with_its_fix() -> None:
+    with pytest.raises(InputError, match=r"decision.*give utility or paper"):
+        sextant.recommend(hf_config=LLAMA, users=1, decision="x")
+    with pytest.raises(InputError, match=r"none\.duckdb"):
+        sextant.compare("none.duckdb", "nothing.duckdb")
+
+
+def test_a_config_that_ships_is_found_in_any_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = f"resources/llms/{LLAMA.name}"
+    assert read_config(config).values["model_type"] == "llama"
+    with pytest.raises(InputError, match=r"resources/llms/none\.json.*no such file"):
+        read_config("resources/llms/none.json")
+
+
 @pytest.mark.parametrize(
     ("frame", "problem"),
     [
@@ -150,7 +191,7 @@ def test_a_trace_is_a_path_or_a_frame(tmp_path) -> None:
         ),
         (
             pd.DataFrame({"arrival_s": ["now"], "input_tokens": 1, "output_tokens": 1}),
-            "now",
+            "neither numbers nor date-times",
         ),
     ],
 )
