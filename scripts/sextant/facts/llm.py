@@ -224,7 +224,13 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
 
 
 def config_file(hf_config: Path) -> Path:
-    """Return the file of an LLM's config; a folder has it as `config.json`."""
+    """Return the file of an LLM's config; a folder has it as `config.json`.
+
+    A path `resources/llms/NAME` that is not here is the file that ships, also with a wheel.
+    """
+    shipped = SHIPPED / hf_config.name
+    if hf_config.parent == Path("resources/llms") and not hf_config.exists() and shipped.is_file():
+        return shipped
     return hf_config / "config.json" if hf_config.is_dir() else hf_config
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_object
-from sextant.base.resources import resource
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ALIASES = (
@@ -155,14 +154,7 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text.
-
-    A path `resources/llms/NAME` that is not here is the file that ships, also with a wheel.
-    """
-    path = Path(path)
-    shipped = resource(f"llms/{path.name}")
-    if path.parent == Path("resources/llms") and not path.exists() and shipped.exists():
-        path = shipped
+    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text."""
     try:
         values = read_object(path, fix="save the config again")
     except FileNotFoundError:

@@ -16,7 +16,6 @@ from command import sextant as command
 from sextant.api.frames import write_frame
 from sextant.api.groups import options_of
 from sextant.base.errors import InputError
-from sextant.facts.llm_config import read_config
 from support import ROOT
 
 FUNCTIONS = [getattr(sextant, name) for name in sextant.__all__]
@@ -170,10 +169,11 @@ def test_what_is_wrong_has_one_error_with_its_fix() -> None:
 
 def test_a_config_that_ships_is_found_in_any_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    config = f"resources/llms/{LLAMA.name}"
-    assert read_config(config).values["model_type"] == "llama"
+    question = {"users": 8, "input_tokens": 1000, "output_tokens": 100, "ttft_ms": 1000}
+    answer = sextant.recommend(hf_config=f"resources/llms/{LLAMA.name}", tpot_ms=50, **question)
+    assert answer.to_dict()["llm_id"] == LLAMA.stem
     with pytest.raises(InputError, match=r"resources/llms/none\.json.*no such file"):
-        read_config("resources/llms/none.json")
+        sextant.recommend(hf_config="resources/llms/none.json", tpot_ms=50, **question)
 
 
 @pytest.mark.parametrize(
