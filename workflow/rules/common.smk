@@ -8,7 +8,7 @@ from pathlib import Path
 from sextant.base.errors import InputError, require_docstrings
 from sextant.base.files import library_files
 from sextant.base.job_log import announce_to_jobs, end_with_parent
-from sextant.base.sheets import by_file_name, file_name
+from sextant.base.sheets import DEFAULT_FILES, by_file_name, file_name
 from sextant.engine.registry import check_settings
 from sextant.experiment.current import contents_sha256, is_cell_of, is_workload_of
 from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
@@ -24,9 +24,9 @@ ROOT = Path(workflow.basedir).parent  # of this file's project, wherever Snakema
 
 try:
     require_docstrings()
-    if not config.keys() >= {"registry", "pathvars"} and not Path("config/config.yaml").is_file():
+    if not config.keys() >= {"registry", "pathvars"} and not Path(DEFAULT_FILES[-1]).is_file():
         problem = "there is no such file here: the defaults of a --configfile are not found"
-        raise InputError(problem, file="config/config.yaml", fix=f"add --directory {ROOT}")
+        raise InputError(problem, file=DEFAULT_FILES[-1], fix=f"add --directory {ROOT}")
     if workflow.is_main_process and workflow.resource_settings.nodes is not None:
         submitted_with = workflow.resource_settings.default_resources
         SlurmNames(

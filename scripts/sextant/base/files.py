@@ -130,11 +130,18 @@ def git_commit() -> str:
     # Without optional locks: a job that is killed leaves no lock in the repository.
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
     command += ["--abbrev=40", "--exclude=*"]
+    return output_of(*command, folder=CHECKOUT, timeout_s=10) or "unknown"
+
+
+def output_of(*command: str, folder: Path | None = None, timeout_s: float = 60) -> str:
+    """Return what a command prints, nothing if it cannot run, fails or takes too long."""
     try:
-        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout_s
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def provenance(inputs: Mapping[str, str | Path] | None = None, **facts: Any) -> dict[str, Any]:

