@@ -245,7 +245,7 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     """Return the files that decide a script's results, for a rule's input.
 
     They are the modules that the script or `modules` import, directly or not, and the files other
-    than Python beside these modules, such as templates.
+    than Python beside these modules, such as templates. Compiled modules follow from their source.
     """
     graph = _imports()
     named = set(modules)
@@ -262,7 +262,7 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
         file = path.with_suffix(".py")
         files.add(file if file.is_file() else path / "__init__.py")
     beside = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
-    templates = {file for file in beside if file.is_file() and file.suffix != ".py"}
+    templates = {file for file in beside if file.is_file() and file.suffix not in (".py", ".so")}
     return sorted(map(str, files | templates))
 
 

@@ -26,7 +26,7 @@ def measure_reuse(trace: Path) -> dict[str, Any] | None:
     blocks = read_shared_blocks(trace)
     if not len(blocks.ids):
         return None
-    # With Numba, which takes a second to load.
+    # Without a built module with Numba, which takes a second to load.
     from sextant.simulate.cache_depths import cache_depths
 
     depth, used_by = cache_depths(blocks.prefixes(), blocks.ends)

@@ -5,7 +5,8 @@ time of one engine step). Out: a `Simulation`, the outcome of each request and t
 replicas, and its summary.
 
 Read `simulation` first: its types and `simulate`. Then `world` (the tables of a simulation),
-`routing`, `steps` and `tables`, which change them in compiled code (`compiling`). `pools` computes
-prompts and tokens on different replicas, `scaling` adds and removes replicas by a policy.
-`cache_depths` says how large a prefix cache the hits of a trace need.
+`routing`, `steps` and `tables`, which change them in compiled code. `compiling` decides what runs:
+the module that `building` made when Sextant was installed, or Numba. `pools` computes prompts and
+tokens on different replicas, `scaling` adds and removes replicas by a policy. `cache_depths` says
+how large a prefix cache the hits of a trace need.
 """

@@ -5,7 +5,6 @@ import numpy as np
 from sextant.simulate.compiling import compiled
 
 
-@compiled
 def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return for each block its depth in the cache, and the request that used it last.
 
@@ -17,6 +16,13 @@ def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.n
             the other.
         ends: (n,) where each request's blocks end.
     """
+    as_indices = (np.ascontiguousarray(values, np.int64) for values in (prefix, ends))
+    return compute_depths(*as_indices)
+
+
+@compiled
+def compute_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `cache_depths` does, of contiguous int64 arrays."""
     n = len(prefix)
     depth = np.full(n, -1)
     used_by = np.full(n, -1)

@@ -122,7 +122,7 @@ class StepLaw:
 
     def array(self) -> np.ndarray:
         """Return the terms in `NAMES`' order, float64 of shape (11,)."""
-        return np.array(astuple(self))
+        return np.array(astuple(self), float)
 
     @classmethod
     def of(cls, values: np.ndarray) -> Self:
@@ -239,7 +239,7 @@ def simulate(
     Raises:
         InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
     """
-    from sextant.simulate import routing, world  # with Numba, which takes a second to load
+    from sextant.simulate import routing, world  # both need the types of this module
 
     if router not in get_args(Router):
         fix = f"use one of {', '.join(get_args(Router))}"
