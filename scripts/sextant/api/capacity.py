@@ -148,7 +148,7 @@ def capacity_question(
     search: SearchOptions,
 ) -> "CapacityQuestion":
     """Return the question that the options are. Raises InputError for a wrong one."""
-    from sextant.ask.traffic import DrawnTraffic
+    from sextant.ask.traffic import DrawnTraffic, TraceTraffic
     from sextant.capacity.policies import read_policy
     from sextant.capacity.question import CapacityQuestion, Terms
     from sextant.decide.windows import WINDOW_S, Target
@@ -164,6 +164,8 @@ def capacity_question(
         window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
 
     arriving = traffic.of(case, window_s)
+    if isinstance(arriving, TraceTraffic):
+        arriving = arriving.busiest_part()
     steady = None
     is_plain = keep.window is None and traffic.duration is None
     if isinstance(arriving, DrawnTraffic) and is_plain:

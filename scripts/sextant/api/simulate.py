@@ -166,7 +166,7 @@ def _sent(
 ) -> "tuple[Sent, RequestLengths]":
     """Return what is sent, and its lengths."""
     from sextant.ask.traffic import demand_notes
-    from sextant.capacity.simulation import Sent
+    from sextant.capacity.simulation import MOST_REQUESTS, Sent
     from sextant.workload.requests import mean_lengths_of
 
     def repeating(requests: "RequestStream") -> "RequestStream":
@@ -180,6 +180,10 @@ def _sent(
         return replace(sent, requests=lambda n: repeating(draw(n))), lengths
 
     demand: RequestStream = traffic.of(case, None).drawn(0)
+    if demand.n > MOST_REQUESTS:
+        problem = f"{demand.n:,} requests; a simulation takes {MOST_REQUESTS:,}"
+        fix = "give some days of the trace, one --trace-llm or --trace-service"
+        raise InputError(problem, field="--trace", fix=fix)
     requests = repeating(demand)
     notes = demand_notes(demand, None if servers.unique_prompts else scheduler.prefix_caching)
     sent = Sent(demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes))

@@ -138,7 +138,7 @@ class Billed(NamedTuple):
         if days >= 7 * _NEARLY:
             coverage = "nights and weekends included"
         note = MEAN_NOTE
-        if requests.origin.mean_lengths is not None:
+        if requests.origin.is_trace:
             duration = duration_words(requests.duration_s)
             note = f"The rate is the mean of the trace, {duration}: {coverage}."
         cached_share = requests.repeated_share or prefix_hit_rate

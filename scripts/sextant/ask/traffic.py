@@ -26,13 +26,13 @@ from sextant.workload.requests import (
     RequestStream,
     SteadyTraffic,
     TraceOrigin,
-    busiest_windows,
 )
 from sextant.workload.shared_blocks import read_shared_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored, read_turns
 
-MOST_REQUESTS = 200_000  # Of a trace with more requests its busiest windows are simulated.
-MOST_COPIED = 1_000_000  # Requests of one simulation where a factor on the traffic makes more.
+MOST_READ = 30_000_000
+"""Requests of a trace, times the factor on its traffic; they take 40 to 100 bytes each."""
+MOST_BY_DEFAULT = 200_000  # requests at a rate, where no duration is stated
 _SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
 
 
@@ -49,9 +49,11 @@ class TraceTraffic(NamedTuple):
             return demand
         window = np.floor(demand.arrival_s / (self.window_s or np.inf))
         order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
-        shuffled = demand.at(order)
-        origin = replace(shuffled.origin, n_requests=demand.origin.n_requests)
-        return replace(shuffled, arrival_s=demand.arrival_s, origin=origin)
+        return replace(demand.at(order), arrival_s=demand.arrival_s, part=demand.part)
+
+    def busiest_part(self) -> "TraceTraffic":
+        """Return the traffic, of a long trace its busiest windows alone (see `RequestStream`)."""
+        return self._replace(demand=self.demand.busiest_part(self.window_s))
 
 
 class DrawnTraffic(NamedTuple):
@@ -98,7 +100,7 @@ def traffic_at_rate(
     duration_s: float | None = None,
     first_seed: int = 0,
 ) -> DrawnTraffic:
-    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`.
+    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_BY_DEFAULT`.
 
     Args:
         rate_rps: requests a second.
@@ -125,40 +127,26 @@ def traffic_at_rate(
     else:
         sample = open_workload(workload or "").sample
         name = id_of_file_name(Path(workload or "").name)
-    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
+    duration_s = duration_s or min(3600.0, MOST_BY_DEFAULT / rate_rps)
     return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
 
 
-_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS number,
-    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
-    sum(input_tokens) FILTER (status = 'ok') AS inputs,
-    sum(output_tokens) FILTER (status = 'ok') AS outputs,
-    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
-"""Makes the rows of `_Window`."""
+_COUNTED = """SELECT count(*) FILTER (status = 'ok') AS n_ok,
+    count(*) FILTER (status <> 'ok') AS n_failed, min(arrival_s) FILTER (status = 'ok') AS first_s,
+    max(arrival_s) FILTER (status = 'ok') AS last_ok_s, max(arrival_s) AS last_s FROM {rows}"""
+"""Makes the row of `_Counts`."""
 
 
-class _Window(NamedTuple):
-    """What arrives in one window of a trace."""
+class _Counts(NamedTuple):
+    """How many requests a trace has, and when they arrive."""
 
-    number: int
-    n: int
-    """Requests that succeeded."""
+    n_ok: int
     n_failed: int
-    inputs: float
-    """Tokens of the requests that succeeded."""
-    outputs: float
-    first_s: float
-    last_s: float
-
-
-class _ReadRequests(NamedTuple):
-    """Requests of a trace in order of arrival, one array per column."""
-
-    arrival_s: np.ndarray
-    input_tokens: np.ndarray
-    output_tokens: np.ndarray
-    row: np.ndarray
-    """Number of its row in the file."""
+    first_s: float | None
+    """Of the requests that succeeded; None: there are none."""
+    last_ok_s: float | None
+    last_s: float | None
+    """Of all requests."""
 
 
 def demand_of_trace(
@@ -171,14 +159,11 @@ def demand_of_trace(
     has_turns: bool = False,
     factor: float = 1.0,
 ) -> RequestStream:
-    """Read the requests of a normalised trace that succeeded.
-
-    A trace with more than `MOST_REQUESTS` is read in its busiest windows, by requests or tokens.
-    Each comes with the window before it, in which queues build up.
+    """Read the requests of a normalised trace that succeeded, all of them.
 
     Args:
         trace: the file.
-        window_s: length of a window.
+        window_s: length of a window; a factor multiplies the requests of each.
         llm: read the requests of this LLM alone.
         service: read the requests of this service alone.
         has_prefixes: whether the demand has the prefixes that `hash_ids` tell.
@@ -186,8 +171,8 @@ def demand_of_trace(
         factor: on the number of requests.
 
     Raises:
-        InputError: not a normalised trace, all that succeeded came at one moment, or the factor
-            makes too many requests.
+        InputError: not a normalised trace, all that succeeded came at one moment, or there are
+            more than `MOST_READ` requests, times the factor.
     """
     columns = require_trace(trace).schema_arrow.names
     chosen = {"llm": llm, "service": service}
@@ -197,50 +182,51 @@ def demand_of_trace(
     of_group = f"{parquet_rows(trace, has_row_number=True)} WHERE {where or 'true'}"
     with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
         database.execute(_SETTINGS)
-        counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
-        windows = [_Window(*row) for row in counts.itertuples(index=False)]
-        n_failed = sum(window.n_failed for window in windows)
-        windows = [window for window in windows if window.n]
-        n = sum(window.n for window in windows)
-        end_s = max((window.last_s for window in windows), default=0.0)
-        if n < 2 or not end_s > min(window.first_s for window in windows):
-            succeeded = f"{n} of its requests succeeded"
-            problem = succeeded if n < 2 else "all requests came at one moment"
-            fix = "give a trace with two or more, or another --trace-llm or --trace-service"
-            raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+        (counted,) = database.execute(_COUNTED.format(rows=of_group)).fetchall()
+        counts = _Counts(*counted)
+        _check_counts(counts, factor, trace)
+        has_prefixes = has_prefixes and HASH_IDS in columns
+        names = [*COLUMNS, "file_row_number"] if has_prefixes or has_turns else COLUMNS
+        query = f"""SELECT {", ".join(names)} FROM {of_group}
+            AND status = 'ok' ORDER BY arrival_s, file_row_number"""
+        read = database.execute(query).fetchnumpy()  # a column is freed where it is converted
 
-        load = pd.DataFrame(windows).set_index("number")[["n", "inputs", "outputs"]]
-        busiest = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
-        kept = "" if busiest is None else f"AND floor(arrival_s / {window_s}) IN {busiest}"
-        query = f"""SELECT {", ".join(COLUMNS)}, file_row_number FROM {of_group}
-            AND status = 'ok' {kept} ORDER BY arrival_s, file_row_number"""
-        read = _ReadRequests(*database.execute(query).fetchnumpy().values())
-
+    row = read.get("file_row_number", np.empty(0, np.int64))
     prefixes = None
-    if has_prefixes and HASH_IDS in columns and len((blocks := read_shared_blocks(trace)).ids):
-        prefixes = Prefixes(*blocks.at(read.row).chains())
-    arrival_s, clock_step_s = on_fine_clock(np.asarray(read.arrival_s, float))
+    if has_prefixes and len((blocks := read_shared_blocks(trace)).ids):
+        prefixes = Prefixes(*blocks.at(row).chains())
+    arrival_s, clock_step_s = on_fine_clock(np.asarray(read.pop("arrival_s"), float))
     demand = RequestStream(
         id_of_file_name(Path(trace).stem),
         arrival_s,
-        np.asarray(read.input_tokens, np.int64),
-        np.maximum(read.output_tokens, 1).astype(np.int64),
-        max(end_s, float(arrival_s[-1])),
+        np.asarray(read.pop("input_tokens"), np.int64),
+        np.maximum(read.pop("output_tokens"), 1).astype(np.int64),
+        max(counts.last_s or 0.0, float(arrival_s[-1])),
         prefixes,
-        read_turns(trace, arrival_s, read.row) if has_turns else None,
+        read_turns(trace, arrival_s, row) if has_turns else None,
         origin=TraceOrigin(
+            is_trace=True,
             start_time=start_time(trace),
-            n_requests=n if busiest is not None else None,
-            mean_lengths=(float(load["inputs"].sum() / n), float(load["outputs"].sum() / n)),
-            n_failed=n_failed,
+            n_failed=counts.n_failed,
             clock_step_s=clock_step_s,
         ),
     )
-    if factor * demand.n > MOST_COPIED:
-        problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
-        fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
-        raise InputError(problem, file=trace, field="--traffic", fix=fix)
     return multiplied_demand(demand, factor, window_s)
+
+
+def _check_counts(counts: _Counts, factor: float, trace: str | Path) -> None:
+    """Raise InputError where a trace has too few requests, or with the factor too many."""
+    n = counts.n_ok
+    if n < 2 or counts.first_s == counts.last_ok_s:
+        problem = f"{n} of its requests succeeded" if n < 2 else "all requests came at one moment"
+        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+    if factor * n > MOST_READ:
+        times = "" if factor == 1 else f"{factor:g} times "
+        problem = f"{times}{n:,} requests; {MOST_READ:,} are read at most"
+        fix = "give some days of the trace, one --trace-llm or --trace-service"
+        fix += ", or a smaller --traffic" if factor > 1 else ""
+        raise InputError(problem, file=trace, field="--trace", fix=fix)
 
 
 def multiplied_demand(
@@ -248,23 +234,24 @@ def multiplied_demand(
 ) -> RequestStream:
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
 
-    Copies share no prefix. Windows of `block_s` have their requests times the factor.
+    Copies share no prefix. Windows of `block_s` have their requests times the factor. Sessions are
+    copied whole: the turns of a copy wait for its own answers.
     """
     if factor == 1:
         return demand
     arrival_s, places, copies = generators.multiplied(
-        demand.arrival_s, factor, block_s=block_s or generators.BLOCK_S
+        demand.arrival_s,
+        factor,
+        block_s=block_s or generators.BLOCK_S,
+        group=None if demand.turns is None else demand.turns.session,
     )
-    origin = demand.origin
     copied = demand.at(places).as_copies_of(demand, places, copies)
     return replace(
         copied,
         arrival_s=arrival_s,
-        origin=replace(
-            origin,
-            n_requests=origin.n_requests and round(factor * origin.n_requests),
-            factor=factor * origin.factor,
-        ),
+        duration_s=max(demand.duration_s, float(arrival_s[-1])),
+        origin=replace(demand.origin, factor=factor * demand.origin.factor),
+        part=demand.part and demand.part.times(factor),
     )
 
 
@@ -294,8 +281,17 @@ def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list
             f"The clock of {demand.name} has steps of {duration_words(origin.clock_step_s)}: "
             "requests of one stamp are spread over the step at random."
         )
+    if demand.part is not None:
+        part = demand.part
+        notes.append(
+            f"Of {demand.name}, {demand.n:,} of {demand.n_whole:,} requests are simulated: the "
+            f"busiest {len(part.windows):,} of {part.n_windows:,} windows of "
+            f"{duration_words(part.window_s)}, taken from each hour of the day, each with the time "
+            "before it. The other windows are not judged."
+        )
     if origin.factor != 1:
-        how = f"further copies are shifted by up to {generators.SHIFT_S:g} s and share no prefix"
+        whose = "copies" if demand.turns is None else "copies of sessions"
+        how = f"further {whose} are shifted by up to {generators.SHIFT_S:g} s and share no prefix"
         how = how if origin.factor > 1 else "they are drawn at random"
         times = f"{origin.factor:g} times the requests of {demand.name} arrive"
         notes.append(f"{times}, on the same clock: {how}.")

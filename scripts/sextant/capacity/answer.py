@@ -15,15 +15,13 @@ from sextant.decide.simulated_sizing import Sizing
 from sextant.decide.windows import Judged, Target
 from sextant.facts.engine import Startup
 from sextant.facts.slo import SLO
+from sextant.workload.part import StreamPart
 from sextant.workload.requests import RequestStream
 
 _FLAT = {"is_flat": True}
 """Marks a field whose own fields stand in the JSON in its place."""
 _OPTIONAL = {"is_optional": True}
 """Marks a field that the JSON lacks where it is None."""
-_N_BUCKETS = 240
-"""Buckets of the timeline, at most."""
-_BUCKETS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 86400)
 
 
 def facts_of(value: Any) -> Any:
@@ -142,6 +140,7 @@ class WindowsSummary:
     """How many windows a number of replicas misses, and by how much."""
 
     n_windows: int
+    """Windows that were simulated: of a long trace the chosen ones (`StreamPart`)."""
     n_windows_missed: int
     failed_fraction: float
     worst_ratio: float
@@ -149,8 +148,10 @@ class WindowsSummary:
     worst_limit: str | None
 
     @classmethod
-    def of(cls, judged: Judged, target: Target) -> "WindowsSummary":
-        """Summarise the windows of a simulation."""
+    def of(cls, judged: Judged, target: Target, part: StreamPart | None) -> "WindowsSummary":
+        """Summarise the windows of a simulation, of a long trace those of its part."""
+        if part is not None:
+            judged = judged.at(part.windows)
         ratios = judged.worst_ratio(target)
         return cls(
             n_windows=len(judged.start_s),
@@ -197,7 +198,8 @@ class Slot:
 
     slot: str
     """Its name."""
-    replicas: int
+    replicas: int | None
+    """None: of a long trace, nothing of it was simulated."""
     draft: BestDraft | None = field(default=None, metadata=_FLAT)
     """What speculation is worth in it; None: it is not asked about."""
 
@@ -206,12 +208,12 @@ class Slot:
 class Schedule:
     """Replicas by slot of time, beside replicas that stay."""
 
-    replicas: Sequence[int]
-    """By slot of the traffic's time."""
+    replicas: Sequence[int | None]
+    """By slot of the traffic's time; None: neither it nor another one of its name was simulated."""
     by_slot: Sequence[Slot]
     """One per name. Slots of one name, e.g. an hour of all days, have the same replicas."""
     replica_hours: float
-    """Starts included."""
+    """Starts included; slots that were not simulated have the replicas that stay."""
     fixed_replica_hours: float
     """Of the replicas that stay."""
     saved: float
@@ -226,6 +228,11 @@ class Schedule:
     drafting: BestDraft | None = field(default=None, metadata=_OPTIONAL)
     """What speculation is worth at the busiest time; None: it is not asked about."""
 
+    @property
+    def counts(self) -> list[int]:
+        """Replicas of the slots that were simulated."""
+        return [count for count in self.replicas if count is not None]
+
 
 @dataclass(frozen=True)
 class WindowCurves:
@@ -233,25 +240,34 @@ class WindowCurves:
 
     start_s: Sequence[float]
     n_requests: Sequence[int]
-    is_met: Sequence[bool]
+    is_met: Sequence[bool | None]
+    """None: the window was not simulated."""
     failed_fraction: Sequence[float | None]
     latencies_ms: Mapping[str, Sequence[float | None]] = field(metadata=_FLAT)
     """By metric and unit, e.g. `ttft_ms`."""
 
     @classmethod
-    def of(cls, judged: Judged) -> "WindowCurves":
-        """Return the curves of judged windows."""
+    def of(cls, judged: Judged, part: StreamPart | None = None) -> "WindowCurves":
+        """Return the curves of the windows, of a long trace those of its part."""
         n_requests = judged.n_requests
+        is_met: list[bool | None] = judged.is_met.tolist()
+        if part is not None:
+            chosen = {*part.windows.tolist()}
+            is_met = [met if window in chosen else None for window, met in enumerate(is_met)]
+            n_requests = np.where([met is not None for met in is_met], n_requests, 0)
         failed = np.where(n_requests, judged.n_failed / np.maximum(n_requests, 1), np.nan)
         failed_fraction, *latencies_ms = (
-            [None if np.isnan(value) else float(value) for value in values]
+            [
+                float(value) if n and not np.isnan(value) else None
+                for n, value in zip(n_requests, values, strict=True)
+            ]
             for values in (failed, *judged.latencies_ms.values())
         )
         columns = (f"{metric}_ms" for metric in judged.latencies_ms)
         return cls(
             judged.start_s.tolist(),
             n_requests.tolist(),
-            judged.is_met.tolist(),
+            is_met,
             failed_fraction,
             dict(zip(columns, latencies_ms, strict=True)),
         )
@@ -262,13 +278,13 @@ class TrafficTimeline:
     """Traffic, replicas and results over time."""
 
     bucket_s: int
-    request_rate_rps: Sequence[float | None]
-    """By bucket; None where a long trace was not simulated."""
+    request_rate_rps: Sequence[float]
+    """By bucket, of all requests."""
     window_s: float
     replicas: int
     slot_s: float
-    scheduled_replicas: Sequence[int]
-    """By slot."""
+    scheduled_replicas: Sequence[int | None]
+    """By slot; None: not simulated."""
     fixed: WindowCurves
     scheduled: WindowCurves
 
@@ -291,24 +307,16 @@ class TrafficTimeline:
             fixed, scheduled: results by window with each.
             window_s: of the SLO; None is the whole time.
         """
-        duration_s = requests.duration_s
-        fitting = [bucket_s for bucket_s in _BUCKETS_S if bucket_s * _N_BUCKETS >= duration_s]
-        bucket_s = fitting[0] if fitting else _BUCKETS_S[-1]
-        buckets = np.floor(requests.arrival_s / bucket_s).astype(int)
-        counts = np.bincount(buckets, minlength=int(duration_s // bucket_s) + 1)
-        rates: list[float | None] = (counts / bucket_s).tolist()
-        if requests.origin.n_requests is not None:  # only the busiest windows are simulated
-            rates = [rate or None for rate in rates]
-
+        bucket_s, rate_rps = requests.measures().rates
         return cls(
             bucket_s=bucket_s,
-            request_rate_rps=rates,
-            window_s=window_s or duration_s,
+            request_rate_rps=rate_rps.tolist(),
+            window_s=window_s or requests.duration_s,
             replicas=replicas,
             slot_s=schedule.slot_s,
             scheduled_replicas=schedule.replicas,
-            fixed=WindowCurves.of(fixed),
-            scheduled=WindowCurves.of(scheduled),
+            fixed=WindowCurves.of(fixed, requests.part),
+            scheduled=WindowCurves.of(scheduled, requests.part),
         )
 
 

@@ -119,7 +119,7 @@ class _Sized:
         results = find_schedule(sizing, requests, target, capacity_question.terms, self.startup)
         schedule = results.schedule
         findings = CapacityFindings(
-            fixed=WindowsSummary.of(fixed, target),
+            fixed=WindowsSummary.of(fixed, target, requests.part),
             neighbours=with_neighbours(sizing, sizing_requests, target),
             failure=after_failure(sizing, requests, target, self.startup.median_s),
             growth=after_growth(sizing, requests, target),
@@ -153,13 +153,8 @@ class _Sized:
         if capacity_question.question.prefix_hit_rate:
             has_caching = None
         warnings = demand_notes(requests, has_caching)
-        if requests.origin.n_requests is not None:
-            warnings.append(
-                f"Only the busiest windows of {requests.name} are simulated, {requests.n:,} of "
-                f"{requests.origin.n_requests:,} requests, each with the window before it."
-            )
         if n_failed := requests.origin.n_failed:
-            n_ok = (requests.origin.n_requests or requests.n) / requests.origin.factor
+            n_ok = requests.n_whole / requests.origin.factor
             warnings.append(
                 f"{plural(n_failed, 'request')} of {requests.name} "
                 f"({percent(n_failed / (n_failed + n_ok))}) failed there and "
@@ -248,7 +243,7 @@ def _answer(
     if findings is not None and question.api_prices is not None:
         sizing = sized.sizings[outcomes[0].gpu_profile_id]
         # Within one slot, and between the busiest windows of a long trace, nothing is saved.
-        is_followed = len(findings.schedule.replicas) > 1 and not requests.origin.n_requests
+        is_followed = len(findings.schedule.replicas) > 1 and requests.part is None
         deployment = OwnDeployment(
             sizing.server.profile,
             sizing.count,

@@ -38,7 +38,7 @@ def with_neighbours(sizing: Sizing, requests: RequestStream, target: Target) -> 
                 replicas,
                 sizing.server.usd_per_hour(replicas),
                 sizing.probability(replicas),
-                WindowsSummary.of(judged, target),
+                WindowsSummary.of(judged, target, requests.part),
             )
         )
     return neighbours
@@ -102,7 +102,7 @@ def after_failure(
     gaps_s = target.window_s if "itl" in target.limits else None
     results = serve_with_failure(sizing, requests, at_s, at_s + startup_s, gaps_s)
     judged = judge_windows(results, target, requests.n_windows(target.window_s))
-    return ReplicaFailure(at_s, at_s + startup_s, WindowsSummary.of(judged, target))
+    return ReplicaFailure(at_s, at_s + startup_s, WindowsSummary.of(judged, target, requests.part))
 
 
 def after_growth(sizing: Sizing, requests: RequestStream, target: Target) -> Growth:
@@ -115,7 +115,7 @@ def after_growth(sizing: Sizing, requests: RequestStream, target: Target) -> Gro
         GROWTH,
         needed,
         None if needed is None else server.usd_per_hour(needed),
-        WindowsSummary.of(results(sizing.count), target),
+        WindowsSummary.of(results(sizing.count), target, more.part),
     )
 
 

@@ -136,7 +136,8 @@ def _schedule_section(schedule: Schedule) -> Section:
     ):
         first = next(run)
         drafts = [first.draft.draft_tokens] if first.draft is not None else []
-        rows.append([first.slot, first.replicas, *drafts])
+        replicas = "not simulated" if first.replicas is None else first.replicas
+        rows.append([first.slot, replicas, *drafts])
     header = ["From", "Replicas", *["Best draft tokens"] * has_drafts]
     return Section("Schedule", [Table(header, rows)], is_detail=len(rows) < 2)
 
@@ -219,12 +220,12 @@ def asked_words(answer: CapacityAnswer) -> str:
     """Return what arrives, and the limits, a line each."""
     requests = answer.requests
     target = answer.target
-    bursts = {1: "second", 10: "10 seconds", 60: "minute"}
+    bursts = {"1s": "second", "10s": "10 seconds", "60s": "minute"}
+    measured = requests.measures()
     most = [
-        f"{number(requests.busiest(span_s)[1])} in the busiest {span}"
-        for span_s, span in bursts.items()
+        f"{number(measured.busiest[key])} in the busiest {span}" for key, span in bursts.items()
     ]
-    gaps = "" if requests.gap_cv is None else f", CV of the gaps {number(requests.gap_cv)}"
+    gaps = "" if measured.gap_cv is None else f", CV of the gaps {number(measured.gap_cv)}"
     words = [
         f"p{limit.percentile} of {METRICS[name]} ≤ {limit.limit_ms:g} ms"
         for name, limit in answer.slo.limits.items()
@@ -233,8 +234,8 @@ def asked_words(answer: CapacityAnswer) -> str:
         words.append(f"{percent(target.goodput)} of the requests within all limits")
     words.append(f"at most {percent(target.max_failed)} of them refused or timed out")
 
-    n_requests = requests.origin.n_requests or requests.n
-    inputs, outputs = requests.mean_lengths
+    n_requests = measured.n_requests
+    inputs, outputs = measured.mean_lengths
     return (
         f"for {requests.name}: {plural(n_requests, 'request')} in "
         f"{duration_words(requests.duration_s)} ("
@@ -378,13 +379,16 @@ def split_line(split: Split, usd_per_hour: float) -> str:
 
 def _schedule_line(schedule: Schedule) -> str:
     """Return what a schedule saves beside replicas that stay."""
-    counts = schedule.replicas
+    counts = schedule.counts
     slot = "the hour" if schedule.slot_s == HOUR_S else duration_words(schedule.slot_s)
-    if len(counts) == 1:
+    if len(schedule.replicas) == 1:
         return f"by {slot}: the traffic is no longer than that, so nothing can be saved"
     state = "all windows met"
     if schedule.n_windows_missed:
         state = f"{plural(schedule.n_windows_missed, 'window')} missed"
+    unknown = ""
+    if n_unknown := sum(slot.replicas is None for slot in schedule.by_slot):
+        unknown = f"; {plural(n_unknown, 'slot')} not simulated, counted with all replicas"
     saved = "saves nothing: starting takes as much"
     if schedule.saved > 0:
         saved = f"saves {percent(schedule.saved)} "
@@ -393,5 +397,5 @@ def _schedule_line(schedule: Schedule) -> str:
         f"by {slot}: {_span(min(counts), max(counts))}, {number(schedule.replica_hours)} replica "
         f"hours instead of {number(schedule.fixed_replica_hours)}, with "
         f"{duration_words(schedule.startup.median_s)} to start "
-        f"one: {saved}; {state}"
+        f"one: {saved}; {state}{unknown}"
     )

@@ -168,10 +168,9 @@ def _traffic(
     caps = {side: np.minimum(getattr(demand, side), workload[f"max_{side}"]) for side in sides}
     n_capped = int(sum((caps[side] < getattr(demand, side)) for side in sides).astype(bool).sum())
     if not n_capped:
-        return TraceTraffic(demand, window_s), []
+        return TraceTraffic(demand, window_s).busiest_part(), []
     note = (
         f"{n_capped:,} of {demand.n:,} requests are shortened to the caps of the workload "
         f"{workload['workload_id']}, as in the measurements."
     )
-    origin = replace(demand.origin, mean_lengths=None)
-    return TraceTraffic(replace(demand, **caps, origin=origin), window_s), [note]
+    return TraceTraffic(replace(demand, **caps), window_s).busiest_part(), [note]

@@ -82,8 +82,8 @@ def check_capacity(capacity_question: CapacityQuestion) -> None:
         or capacity_question.split_tokens is not None
         or capacity_question.is_disaggregated
     )
-    if needs_all and requests.origin.n_requests is not None:
-        problem = f"only {requests.n:,} of {requests.origin.n_requests:,} requests are simulated"
+    if needs_all and requests.part is not None:
+        problem = f"only {requests.n:,} of {requests.n_whole:,} requests are simulated"
         fix = "give a shorter trace: policies and two pools are followed from request to request"
         raise InputError(
             problem, field="--policy, --tune-policy, --split-tokens, --disaggregated", fix=fix

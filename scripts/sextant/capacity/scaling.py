@@ -68,7 +68,7 @@ def compare_policies(
     foresight = find_schedule(
         sizing, requests, capacity_question.target, window_terms, startup, has_labels=False
     ).schedule
-    follower = _Follower(sizing, capacity_question, startup, foresight.replicas[0])
+    follower = _Follower(sizing, capacity_question, startup, foresight.counts[0])
     policies = (
         [("policy", capacity_question.policy)] if capacity_question.policy is not None else []
     )
@@ -96,7 +96,7 @@ def compare_policies(
     return ScalingComparison(
         policies=costs,
         n_windows=n_windows,
-        initial=foresight.replicas[0],
+        initial=foresight.counts[0],
         manifest=tuned_manifest,
         asked_attainment=capacity_question.attainment,
         worst=worst,
@@ -257,7 +257,7 @@ class _Follower:
             bases.append(self.asked.policy)
         trials: list[_Trial] = []
         for base in bases:
-            for least in sorted({base.least, min(foresight.replicas)}):
+            for least in sorted({base.least, min(foresight.counts)}):
                 for stabilization_s in _STABILIZATION_S:
                     down = base.down._replace(stabilization_s=stabilization_s)
                     policy = replace(base, least=least, down=down)

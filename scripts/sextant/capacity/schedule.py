@@ -41,9 +41,9 @@ def find_schedule(
 ) -> ScheduleResults:
     """Return the fewest replicas by slot of time that meet the target, and the results by window.
 
-    Each slot is sized alone, with the time before it in which queues build up. Then all slots are
-    followed together: a slot with a missed window gets one replica more, and so does the one
-    before it.
+    Each slot is sized alone. Then all slots are followed together, so that queues go on from one to
+    the next: a slot with a missed window gets one replica more, and so does the one before it. Of
+    a long trace, slots of which nothing was simulated have no number.
 
     Args:
         sizing: the answer, whose replicas are enough at any time.
@@ -61,10 +61,12 @@ def find_schedule(
         labels = [str(slot) for slot in range(n_slots)]
 
     replicas, judged = _SlotSearch(sizing, requests, target, terms).fewest_together(labels)
+    judged_part = judged if requests.part is None else judged.at(requests.part.windows)
 
     ends_s = np.minimum(np.arange(1, n_slots + 1) * terms.slot_s, requests.duration_s)
-    n_started = np.maximum(np.diff(replicas), 0).sum()
-    replica_s = (replicas * np.diff(ends_s, prepend=0.0)).sum() + n_started * startup.median_s
+    paid = np.array([sizing.count if count is None else count for count in replicas])
+    n_started = np.maximum(np.diff(paid), 0).sum()
+    replica_s = (paid * np.diff(ends_s, prepend=0.0)).sum() + n_started * startup.median_s
     hours = float(replica_s) / HOUR_S
     fixed_hours = sizing.count * requests.duration_s / HOUR_S
     saved_replicas = (fixed_hours - hours) / requests.duration_s * HOUR_S
@@ -75,7 +77,7 @@ def find_schedule(
         replica_hours=hours,
         fixed_replica_hours=fixed_hours,
         saved=1 - hours / fixed_hours,
-        n_windows_missed=judged.n_missed,
+        n_windows_missed=judged_part.n_missed,
         slot_s=terms.slot_s,
         least=terms.least,
         startup=startup,
@@ -121,18 +123,20 @@ class _SlotSearch:
     target: Target
     terms: Terms
 
-    def fewest_together(self, labels: Sequence[str]) -> tuple[list[int], Judged]:
+    def fewest_together(self, labels: Sequence[str]) -> tuple[list[int | None], Judged]:
         """Return replicas by slot, and their results; slots of one label have the same replicas.
 
         A few times, slots with missed windows and those before them get one replica more.
         """
-        replicas = _by_label(labels, [self.fewest(slot) for slot in range(len(labels))])
+        replicas = _by_label(labels, self.fewest_alone(len(labels)))
         judged = self.follow(replicas)
         for _ in range(_ROUNDS):
             missed_s = judged.start_s[~judged.is_met]
             missed = {int(start_s // self.terms.slot_s) for start_s in missed_s}
             more = [
-                min(count + (slot in missed or slot + 1 in missed), self.sizing.count)
+                count
+                if count is None
+                else min(count + (slot in missed or slot + 1 in missed), self.sizing.count)
                 for slot, count in enumerate(replicas)
             ]
             if not missed or more == replicas:
@@ -141,6 +145,14 @@ class _SlotSearch:
             judged = self.follow(replicas)
         return replicas, judged
 
+    def fewest_alone(self, n_slots: int) -> list[int | None]:
+        """Return the fewest replicas that each slot needs by itself; None: not simulated."""
+        part = self.requests.part
+        is_simulated = np.ones(n_slots, bool)
+        if part is not None:
+            is_simulated = part.has_slots(n_slots, self.terms.slot_s)
+        return [self.fewest(slot) if is_simulated[slot] else None for slot in range(n_slots)]
+
     def fewest(self, slot: int) -> int:
         """Return the fewest replicas that one slot needs by itself."""
         requests = self.requests
@@ -148,29 +160,33 @@ class _SlotSearch:
         start_s = slot * self.terms.slot_s
         end_s = min((slot + 1) * self.terms.slot_s, requests.duration_s)
         part = requests.between(start_s, max(end_s, start_s + 1))
-        if part.n == 0:  # of a long trace, hours between the busiest windows are not known
-            return self.terms.least if requests.origin.n_requests is None else most
-        mean_rps = max(requests.n / requests.duration_s, 1e-12)
-        share = part.n / part.duration_s / mean_rps
+        if part.n == 0:
+            return self.terms.least
+        share = part.n / part.duration_s / max(requests.rate_rps, 1e-12)
         judge = partial(self.sizing.server.judge, part, target=self.target, draw=self.sizing.draw)
         start = max(round(most * share), 1)
-        fewest = fewest_replicas(lambda n: not judge(n).n_missed, start, most)
+        fewest = fewest_replicas(lambda n: not judge(n).n_missed, min(start, most), most)
         return max(fewest or most, self.terms.least)
 
-    def follow(self, replicas: Sequence[int]) -> Judged:
-        """Return the results of all requests with these replicas by slot."""
+    def follow(self, replicas: Sequence[int | None]) -> Judged:
+        """Return the results of all requests with these replicas by slot.
+
+        Slots without a number have all replicas.
+        """
+        counts = [self.sizing.count if count is None else count for count in replicas]
         requests = self.requests
         slots = np.minimum(requests.arrival_s // self.terms.slot_s, len(replicas) - 1).astype(int)
-        replica_of = np.arange(requests.n) % np.array(replicas)[slots]
+        replica_of = np.arange(requests.n) % np.array(counts)[slots]
         return self.sizing.server.judge(requests, replica_of, self.target, self.sizing.draw)
 
 
-def _by_label(labels: Sequence[str], counts: Sequence[int]) -> list[int]:
-    """Return for each slot the most replicas that a slot of its label needs."""
+def _by_label(labels: Sequence[str], counts: Sequence[int | None]) -> list[int | None]:
+    """Return for each slot the most replicas that a slot of its label needs; None: none has any."""
     most: dict[str, int] = {}
     for label, count in zip(labels, counts, strict=True):
-        most[label] = max(most.get(label, 0), count)
-    return [most[label] for label in labels]
+        if count is not None:
+            most[label] = max(most.get(label, 0), count)
+    return [most.get(label) for label in labels]
 
 
 def slot_labels(start: datetime | None, days: float, n_slots: int, slot_s: float) -> list[str]:

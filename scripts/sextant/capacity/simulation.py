@@ -32,7 +32,8 @@ from sextant.simulate.simulation import (
 )
 from sextant.workload.requests import RequestStream
 
-_MOST_REQUESTS = 10_000_000
+MOST_REQUESTS = 10_000_000
+"""Requests of one simulation."""
 _REQUESTS_PER_USER = 10
 """Requests of each user where prefill and decode are on separate replicas."""
 
@@ -76,8 +77,8 @@ class Sent:
                     duration_s=self.duration_s,
                 )
             except TooFewRequests:
-                if n_requests > _MOST_REQUESTS:
-                    problem = f"{self.users} users send more than {_MOST_REQUESTS:,} requests"
+                if n_requests > MOST_REQUESTS:
+                    problem = f"{self.users} users send more than {MOST_REQUESTS:,} requests"
                     fix = "give a shorter --duration, or fewer --users"
                     raise InputError(problem, field="--duration", fix=fix) from None
             n_requests *= 4

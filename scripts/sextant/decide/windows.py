@@ -67,6 +67,13 @@ class Judged(NamedTuple):
         """Windows in which the target was missed."""
         return int((~self.is_met).sum())
 
+    def at(self, windows: np.ndarray) -> "Judged":
+        """Return the results of these windows, by their numbers."""
+        latencies_ms = {name: values[windows] for name, values in self.latencies_ms.items()}
+        columns = (self.start_s, self.n_requests, self.n_failed)
+        start_s, n_requests, n_failed = (column[windows] for column in columns)
+        return Judged(start_s, n_requests, n_failed, latencies_ms, self.is_met[windows])
+
     def worst_ratio(self, target: Target) -> dict[str, float]:
         """Return the largest latency over its limit, by metric; 0 where nothing was answered."""
         return {

@@ -299,7 +299,12 @@ def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = F
 
 
 def multiplied(
-    arrival_s: np.ndarray, factor: float, *, block_s: float = BLOCK_S, seed: Seed = 0
+    arrival_s: np.ndarray,
+    factor: float,
+    *,
+    block_s: float = BLOCK_S,
+    seed: Seed = 0,
+    group: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `factor` times as many requests as a trace has, on the same clock.
 
@@ -307,20 +312,33 @@ def multiplied(
     that each one copies, and the number of the copy. The first copy is the trace itself. Each other
     copy is shifted by up to `SHIFT_S`, cyclically within each block of `block_s`, so that a block
     has its own requests times the factor. Of the last copy a random share is kept.
+
+    `group` numbers the requests that are copied together, e.g. the turns of a session, shape (n,);
+    -1: alone. A copy of a group is kept as a whole, and shifted to a later time as a whole, so its
+    requests keep their order and their gaps.
     """
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
     _check_size(factor * len(arrival_s))
     begin_s = np.floor(arrival_s / block_s) * block_s
     lasting_s = np.minimum(block_s, arrival_s[-1:] - begin_s)
+    first_of_group = np.arange(len(arrival_s))
+    if group is not None:
+        _, first, number = np.unique(group, return_index=True, return_inverse=True)
+        first_of_group = np.where(group < 0, first_of_group, first[number])
     times = []
     copied = []
     for copy in range(n_copies):
         rng = np.random.default_rng(child_seed(seed, copy))
         shift_s = rng.uniform(-SHIFT_S, SHIFT_S)
-        kept = np.flatnonzero(rng.random(len(arrival_s)) < factor - copy)
+        is_kept = rng.random(len(arrival_s)) < factor - copy
+        if group is not None:
+            is_kept = is_kept[first_of_group]
+        kept = np.flatnonzero(is_kept)
         moved = arrival_s[kept]
-        if copy:
+        if copy and group is not None:
+            moved = moved + abs(shift_s)
+        elif copy:
             block_length_s = np.maximum(lasting_s[kept], np.spacing(1.0))
             moved = begin_s[kept] + (moved - begin_s[kept] + shift_s) % block_length_s
         times.append(moved)

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.pages.words import HOUR_S
 from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.part import (
+    ChosenWindows,
+    StreamPart,
+    TrafficMeasures,
+    choose_windows,
+    fullest_bin,
+    lead_in_windows,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +36,12 @@ NONE = -1  # the index of no request, and the id of no prefix
 MANY_REQUESTS = 20_000
 """A stream with more requests than this is cut to its busiest windows by `RequestStream.peak`."""
 PEAK_REQUESTS = 5_000  # requests of these windows together
+MOST_SIMULATED = 400_000
+"""Of a trace with more requests than this, `RequestStream.busiest_part` is simulated."""
 
 N_STEADY_REQUESTS = 1500
 """Requests of one replica in a simulation: enough for a 95th percentile, in milliseconds."""
 
-_BURSTS_S = (1, 10, 60)
 _MOST_SUMMED = 64  # gaps that are drawn one by one
 
 
@@ -65,12 +75,9 @@ class Turns(NamedTuple):
 class TraceOrigin:
     """What is known of the trace that a stream was read from; the defaults for drawn requests."""
 
+    is_trace: bool = False
     start_time: datetime | None = None
     """Date and time of `arrival_s` = 0; None: the trace has none."""
-    n_requests: int | None = None
-    """Requests of the whole trace; None: the stream has all of them."""
-    mean_lengths: tuple[float, float] | None = None
-    """Mean input and output tokens of the whole trace."""
     n_failed: int = 0
     """Requests that failed in the trace. The stream lacks them: their lengths are not known."""
     clock_step_s: float | None = None
@@ -93,6 +100,8 @@ class RequestStream:
     gaps: Gaps | None = None
     """Replaces `arrival_s` where the stream is that of one replica (`for_one_replica`)."""
     origin: TraceOrigin = TraceOrigin()
+    part: StreamPart | None = None
+    """Which windows of a long trace the stream has; None: it has all requests."""
 
     @classmethod
     def of(
@@ -151,19 +160,35 @@ class RequestStream:
         return len(self.arrival_s)
 
     @property
+    def n_whole(self) -> int:
+        """Number of requests of the whole trace, also where only a part is kept."""
+        return self.n if self.part is None else self.part.whole.n_requests
+
+    @property
     def rate_rps(self) -> float:
         """Mean rate of the whole trace, also where only a part is kept."""
-        return (self.origin.n_requests or self.n) / self.duration_s
+        return self.n_whole / self.duration_s
 
     @property
     def mean_lengths(self) -> tuple[float, float]:
         """Mean input and output tokens, of the whole trace where only a part is kept."""
-        kept = float(self.input_tokens.mean()), float(self.output_tokens.mean())
-        return self.origin.mean_lengths or kept
+        if self.part is not None:
+            return self.part.whole.mean_lengths
+        return float(self.input_tokens.mean()), float(self.output_tokens.mean())
+
+    def measures(self) -> TrafficMeasures:
+        """Return what is measured on all requests, of the whole trace where a part is kept."""
+        if self.part is not None:
+            return self.part.whole
+        return TrafficMeasures.of(
+            self.arrival_s, self.input_tokens, self.output_tokens, self.duration_s
+        )
 
     @property
     def repeated_share(self) -> float:
         """Share of the input tokens that repeat the beginning of an earlier request."""
+        if self.part is not None:
+            return self.part.repeated_share
         if self.prefixes is None:
             return 0.0
         import pandas as pd  # most streams need no data frame
@@ -211,7 +236,7 @@ class RequestStream:
             **{name: getattr(self, name)[index] for name in COLUMNS},
             prefixes=self.prefixes and Prefixes(*(column[index] for column in self.prefixes)),
             turns=self.turns and Turns(*(column[index] for column in self.turns)),
-            origin=replace(self.origin, n_requests=None, mean_lengths=None),
+            part=None,
         )
         if self.turns is None:
             return chosen
@@ -223,8 +248,8 @@ class RequestStream:
     ) -> RequestStream:
         """Return these requests as copies of the requests `index` of `whole`.
 
-        Each copy, numbered in `copies`, shares no prefix with other copies, and its turns wait for
-        answers of the same copy. Turns whose parent is missing do not wait.
+        Each copy, numbered in `copies`, shares no prefix with other copies, has its own sessions,
+        and its turns wait for answers of the same copy. Turns whose parent is missing do not wait.
         """
         stream = self
         if whole.prefixes is not None and self.prefixes is not None:
@@ -241,7 +266,10 @@ class RequestStream:
         parent = index_here[copies, whole.turns.parent[index]]
         # A turn that was moved before its parent does not wait.
         parent = np.where(parent < np.arange(len(index)), parent, NONE)
-        return replace(stream, turns=self.turns._replace(parent=parent))
+        session = self.turns.session
+        n_sessions = int(whole.turns.session.max()) + 1
+        session = np.where(session < 0, session, session + copies * n_sessions)
+        return replace(stream, turns=self.turns._replace(session=session, parent=parent))
 
     def with_common_prefix(self, share: float) -> RequestStream:
         """Return the stream with this share of each input common to all; itself for a share of 0.
@@ -272,50 +300,82 @@ class RequestStream:
         return replace(part, arrival_s=arrival_s, duration_s=end_s - start_s)
 
     def peak(self, window_s: float | None) -> RequestStream:
-        """Return the requests of the busiest windows alone where there are many, else all."""
+        """Return the requests of the busiest windows alone where there are many, else all.
+
+        The times are those of the stream. The time before each window is there too.
+        """
         if window_s is None or self.n <= MANY_REQUESTS:
             return self
-        import pandas as pd
+        chosen = self._choose_windows(window_s, PEAK_REQUESTS)
+        if chosen.is_kept.all():
+            return self
+        return self.at(chosen.is_kept[self._windows(window_s)])
 
-        window = np.floor(self.arrival_s / window_s).astype(int)
-        load = pd.DataFrame(
-            {
-                "requests": np.bincount(window, np.ones(self.n)),
-                "input_tokens": np.bincount(window, self.input_tokens),
-                "output_tokens": np.bincount(window, self.output_tokens),
-            }
+    def busiest_part(self, window_s: float | None) -> RequestStream:
+        """Return the busiest windows of each hour of the day where there are too many requests.
+
+        Up to `MOST_SIMULATED` requests the stream itself is returned. Windows are kept whole, each
+        with the time before it. The measures of the part are those of the whole stream.
+
+        Raises:
+            InputError: there are too many requests, and the whole time is one window.
+        """
+        if self.n <= MOST_SIMULATED:
+            return self
+        if window_s is None:
+            problem = f"one window of {self.n:,} requests; a simulation takes {MOST_SIMULATED:,}"
+            fix = "give the length of a window, e.g. 5min"
+            raise InputError(problem, field="--window", fix=fix)
+        chosen = self._choose_windows(window_s, MOST_SIMULATED, is_by_hour=True)
+        part = self.at(chosen.is_kept[self._windows(window_s)])
+        # The end of the time, less than half a window, belongs to the window before it.
+        n_judged = self.n_windows(window_s)
+        windows = np.unique(np.minimum(np.flatnonzero(chosen.is_chosen), n_judged - 1))
+        kept = StreamPart(window_s, windows, n_judged, self.measures(), self.repeated_share)
+        return replace(part, part=kept)
+
+    def _windows(self, window_s: float) -> np.ndarray:
+        """Return the number of each request's window, shape (n,)."""
+        return np.floor(self.arrival_s / window_s).astype(int)
+
+    def _choose_windows(
+        self, window_s: float, most: int, *, is_by_hour: bool = False
+    ) -> ChosenWindows:
+        windows = self._windows(window_s)
+        n_windows = int(max(self.duration_s / window_s, windows[-1])) + 1
+        load = np.stack(
+            [
+                np.bincount(windows, weights, n_windows)
+                for weights in (np.ones(self.n), self.input_tokens, self.output_tokens)
+            ],
+            axis=1,
         )
-        windows = busiest_windows(load, PEAK_REQUESTS)
-        return self if windows is None else self.at(np.isin(window, windows))
+        has_reuse = self.prefixes is not None or self.turns is not None
+        n_before = lead_in_windows(window_s, has_reuse=has_reuse)
+        hours = (np.arange(n_windows) * window_s // HOUR_S).astype(int) % 24
+        return choose_windows(load, most, n_before, hours if is_by_hour else None)
 
     def busiest(self, span_s: float) -> tuple[float, int]:
         """Return the start and the requests of the fullest bin, as `arrival_measures` has them."""
-        counts = np.bincount((self.arrival_s // span_s).astype(int))
-        fullest = int(counts.argmax())
-        return fullest * span_s, int(counts[fullest])
-
-    @property
-    def gap_cv(self) -> float | None:
-        """Coefficient of variation of the gaps between arrivals; None: all come at once."""
-        gaps = np.diff(self.arrival_s)
-        return float(gaps.std() / gaps.mean()) if gaps.sum() > 0 else None
+        return fullest_bin(self.arrival_s, span_s)
 
     def facts(self) -> dict[str, Any]:
         """Return its figures, for an answer."""
         origin = self.origin
+        whole = self.measures()
         return {
             "name": self.name,
-            "n_requests": origin.n_requests or self.n,
+            "n_requests": whole.n_requests,
             "n_simulated": self.n,
             "n_failed": origin.n_failed,
             "duration_s": self.duration_s,
             "start_time": origin.start_time.isoformat() if origin.start_time else None,
             "rate_rps": self.rate_rps,
-            "gap_cv": self.gap_cv,
-            "mean_input_tokens": self.mean_lengths[0],
-            "mean_output_tokens": self.mean_lengths[1],
-            "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),
-            "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
+            "gap_cv": whole.gap_cv,
+            "mean_input_tokens": whole.mean_lengths[0],
+            "mean_output_tokens": whole.mean_lengths[1],
+            "longest_request_tokens": whole.longest_tokens,
+            "busiest": dict(whole.busiest),
         }
 
 
@@ -330,35 +390,10 @@ def _check_tokens(tokens: np.ndarray, least: int, field: str) -> None:
         raise InputError(problem, field=field, fix=f"give at least {least}")
 
 
-def busiest_windows(load: pd.DataFrame, most: float) -> tuple[int, ...] | None:
-    """Return the windows of the most requests or tokens, each with the one before it, in which
-    queues build up. They have `most` requests together, or are two; None stands for all windows.
-
-    Args:
-        load: one row per window, its number as the index; columns: requests, then input and output
-            tokens.
-        most: requests to keep.
-    """
-    n_requests = load.iloc[:, 0]
-    if n_requests.sum() <= most:
-        return None
-    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
-    kept = set[int]()
-    total = 0
-    for window in ranked.index:
-        more = {window - 1, window} - kept
-        total += sum(n_requests.get(number, 0) for number in more)
-        if kept and total > most:
-            break
-        kept |= more
-    return tuple(int(number) for number in sorted(kept))
-
-
 def mean_lengths_of(stream: RequestStream) -> RequestLengths:
     """Return the mean lengths of the requests, as a question has them. The longest need not fit: a
     simulated server refuses them one by one."""
-    means = (float(stream.input_tokens.mean()), float(stream.output_tokens.mean()))
-    return RequestLengths(*(Length(mean, mean) for mean in means))
+    return RequestLengths(*(Length(mean, mean) for mean in stream.mean_lengths))
 
 
 class Traffic(Protocol):

@@ -213,17 +213,17 @@ def test_the_mean_of_a_trace_says_which_hours_it_is_of(days, said) -> None:
     assert Billed.of(drawn, 0.3) == Billed(2 / drawn.duration_s, 20, 20, 0.3, MEAN_NOTE)
     # Half of the second request's input repeats the first one's: 15 of 40 tokens.
     prefixes = Prefixes(np.array([0, 0]), np.array([10, 15]))
-    origin = TraceOrigin(mean_lengths=(50.0, 5.0))
-    found = Billed.of(replace(drawn, prefixes=prefixes, origin=origin), 0.3)
-    assert found[1:4] == (50.0, 5.0, 0.25) and found.note.endswith(said)
+    trace = replace(drawn, prefixes=prefixes, origin=TraceOrigin(is_trace=True))
+    found = Billed.of(trace, 0.3)
+    assert found[1:4] == (20.0, 20.0, 0.25) and found.note.endswith(said)
 
 
 def test_of_a_long_trace_all_requests_are_billed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.ask.traffic.MOST_REQUESTS", 22)
+    monkeypatch.setattr("sextant.workload.requests.MOST_SIMULATED", 22)
     arrival_s = np.sort([*np.arange(0, 100, 5.0), *(60 + np.arange(1, 20) / 2)])
     tokens = np.where((arrival_s >= 60) & (arrival_s < 70), 100, 10)
     file = trace_file(tmp_path / "t.parquet", arrival_s, input_tokens=[*map(int, tokens)])
-    found = demand_of_trace(file, window_s=10, factor=2.0)
+    found = demand_of_trace(file, window_s=10, factor=2.0).busiest_part(10.0)
     assert found.input_tokens.mean() > tokens.mean()
     billed = Billed.of(found, 0.0)
     assert (billed.input_tokens, billed.output_tokens) == (pytest.approx(tokens.mean()), 5.0)

@@ -19,7 +19,7 @@ from sextant.ask.traffic import (
 )
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
-from sextant.capacity.answer import TrafficTimeline, facts_of
+from sextant.capacity.answer import TrafficTimeline, WindowsSummary, facts_of
 from sextant.capacity.changes import (
     after_failure,
     after_growth,
@@ -166,7 +166,7 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
     found = demand_of_trace(file, window_s=10)
     assert found.arrival_s.tolist() == [0.0, 2.0, 60.0]
     assert (found.origin.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
-    assert found.origin.start_time == datetime(2024, 5, 6, 10) and found.origin.n_requests is None
+    assert found.origin.start_time == datetime(2024, 5, 6, 10) and found.part is None
     assert demand_of_trace(file, window_s=10, llm="a").n == 2
     assert demand_notes(found.at_speed(4), None) == ["Time runs 4 times as fast (--speed)."]
     for llm in ("b", "c"):
@@ -175,15 +175,32 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
         assert error.value.file == file
 
 
-def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
+def test_of_a_long_trace_all_requests_are_read_and_a_part_is_simulated(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sextant.ask.traffic.MOST_REQUESTS", 22)
-    arrival_s = np.sort([*np.arange(0, 100, 5.0), *(60 + np.arange(1, 20) / 2)])
-    found = demand_of_trace(trace_file(tmp_path / "t.parquet", arrival_s), window_s=10)
-    assert set(np.floor(found.arrival_s / 10)) == {5.0, 6.0}
-    assert found.origin.n_requests == len(arrival_s) and found.duration_s == 95.0
-    assert found.rate_rps == pytest.approx(len(arrival_s) / 95)
+    arrival_s = np.sort([*np.arange(0, 1000, 50.0), *(600 + np.arange(1, 20) * 5)])
+    file = trace_file(tmp_path / "t.parquet", arrival_s)
+    whole = demand_of_trace(file, window_s=100)
+    assert whole.n == len(arrival_s) and whole.part is None
+    monkeypatch.setattr(requests, "MOST_SIMULATED", 27)
+    part = TraceTraffic(whole, 100.0).busiest_part().drawn(0)
+    # The window from 600 s on, and 300 s before it.
+    assert set(np.floor(part.arrival_s / 100)) == {3.0, 4.0, 5.0, 6.0}
+    assert part.part.windows.tolist() == [6] and part.part.n_windows == 10
+    assert part.duration_s == 950.0 and part.rate_rps == pytest.approx(len(arrival_s) / 950)
+    assert part.facts() | {"n_simulated": whole.n} == whole.facts()
+    with pytest.raises(InputError, match="one window of 39 requests") as error:
+        TraceTraffic(whole, None).busiest_part()
+    assert error.value.field == "--window"
+
+
+def test_a_trace_of_too_many_requests_is_refused_with_the_fix(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("sextant.ask.traffic.MOST_READ", 100)
+    file = trace_file(tmp_path / "t.parquet", np.arange(60.0))
+    assert demand_of_trace(file, window_s=10, factor=1.6).n == pytest.approx(96, abs=5)
+    with pytest.raises(InputError, match="2 times 60 requests; 100 are read at most") as error:
+        demand_of_trace(file, window_s=10, factor=2.0)
+    assert "smaller --traffic" in error.value.fix and error.value.file == file
 
 
 def test_another_day_has_the_same_arrivals_and_the_lengths_of_each_window() -> None:
@@ -316,7 +333,7 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
     class Days:
         def drawn(self, seed: int) -> RequestStream:
             arrival_s = np.arange(400) * (0.1 if seed == 0 else 0.2)
-            return demand(arrival_s, 600.0, origin=TraceOrigin(n_requests=4000))
+            return demand(arrival_s, 600.0)
 
     sizing = replace(size_by_simulation(SERVER, Days(), within(1.0), 0.9), needs=[9, 3], replicas=3)
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
@@ -326,11 +343,37 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
     assert [neighbour.windows.n_windows_missed for neighbour in neighbours] == [1, 0, 0]
     fixed = sizing.server.judge(requests, 3, asked.target, sizing.draw)
     assert fixed.n_missed == 0
-    # What was not simulated is not drawn.
-    found = find_schedule(sizing, requests, asked.target, Terms(), Startup(300.0))
-    timeline = TrafficTimeline.of(requests, 3, found.schedule, fixed, found.judged, 300.0)
-    assert timeline.request_rate_rps[:80:40] == [5.0, None]
-    assert timeline.fixed.failed_fraction == [0.0, None]
+
+
+def test_slots_that_were_not_simulated_have_no_replicas_and_no_results(monkeypatch) -> None:
+    hours = [np.arange(0, 3600, 1 / rate) + 3600 * slot for slot, rate in enumerate((1, 7, 1, 3))]
+    found, asked = sized(np.concatenate(hours), 4 * 3600.0)
+    monkeypatch.setattr(requests, "MOST_SIMULATED", 8000)
+    part = asked.busiest_part(300.0)
+    results = find_schedule(found, part, within(1.0), Terms(slot_s=1800), Startup(360.0))
+    schedule = results.schedule
+    is_simulated = part.part.has_slots(8, 1800.0)
+    whole = find_schedule(found, asked, within(1.0), Terms(slot_s=1800), Startup(360.0)).schedule
+    assert 4 <= is_simulated.sum() < 8
+    assert schedule.replicas == [
+        count if simulated else None
+        for count, simulated in zip(whole.replicas, is_simulated, strict=True)
+    ]
+    # What is not known costs as much as all replicas.
+    assert whole.replica_hours < schedule.replica_hours <= schedule.fixed_replica_hours
+    fixed = found.server.judge(part, found.count, within(1.0))
+    timeline = TrafficTimeline.of(part, found.count, schedule, fixed, results.judged, 300.0)
+    assert (
+        timeline.request_rate_rps
+        == TrafficTimeline.of(
+            asked, found.count, schedule, fixed, results.judged, 300.0
+        ).request_rate_rps
+    )
+    is_chosen = np.isin(np.arange(48), part.part.windows)
+    assert [met is not None for met in timeline.fixed.is_met] == is_chosen.tolist()
+    assert [share is not None for share in timeline.fixed.failed_fraction] == is_chosen.tolist()
+    summary = WindowsSummary.of(fixed, within(1.0), part.part)
+    assert summary.n_windows == is_chosen.sum() and summary.n_windows_missed == 0
 
 
 def test_the_likeliest_run_has_as_many_requests_as_the_rate_says() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from command import sextant
@@ -285,3 +286,41 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     one = replace(refused, status="meets", replicas=1, replicas_lo=1, replicas_hi=1)
     one = replace(one, usd_per_hour=1.0, probability_met=0.9)
     assert outcome_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")
+
+
+def test_of_a_long_day_the_peak_needs_more_than_the_night_and_holes_are_named(
+    tmp_path, monkeypatch
+) -> None:
+    """A schedule once gave hours that were not simulated all replicas, and the peak fewer."""
+    rates = np.array([1.0, 1.0, 10.0, 1.0])
+    hours = [np.arange(0, 3600, 1 / rate) + 3600 * hour for hour, rate in enumerate(rates)]
+    day = pd.DataFrame({"arrival_s": np.concatenate(hours), "input_tokens": 800})
+    day.assign(output_tokens=150).to_csv(tmp_path / "day.csv", index=False)
+    out = tmp_path / "day.parquet"
+    sextant("ingest", tmp_path / "day.csv", "--format", "sextant", "--out", out)
+    monkeypatch.setattr("sextant.workload.requests.MOST_SIMULATED", 40_000)
+    asked = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB", "--draws", 0, "--slot", "30min")
+    asked += ("--trace", out, "--traffic", 4, "--ttft-ms", "p95:1000", "--tpot-ms", "p95:50")
+    found = json.loads(sextant("capacity", *asked, "--format", "json"))
+
+    n_requests = int(4 * sum(map(len, hours)))
+    demand = found["demand"]
+    assert demand["n_requests"] == n_requests > 40_000 >= demand["n_simulated"]
+    assert demand["rate_rps"] == pytest.approx(n_requests / found["demand"]["duration_s"])
+    by_slot = [slot["replicas"] for slot in found["schedule"]["by_slot"]]
+    assert None in by_slot
+    at_peak = [count for count in by_slot[4:6] if count is not None]
+    quiet = [count for count in (*by_slot[:4], *by_slot[6:]) if count is not None]
+    assert max(at_peak) == found["replicas"] > max(quiet)
+    assert found["timeline"]["scheduled_replicas"] == by_slot == found["schedule"]["replicas"]
+    assert all(rate > 0 for rate in found["timeline"]["request_rate_rps"][:-1])
+    n_judged = sum(met is not None for met in found["timeline"]["fixed"]["is_met"])
+    assert found["fixed"]["n_windows"] == n_judged < 48
+
+    words = f"the busiest {n_judged} of 48 windows of 5 minutes"
+    assert words in found["text"] and "not simulated" in found["text"]
+    unknown = f"{by_slot.count(None)} slots not simulated, counted with all replicas"
+    assert unknown in found["text"]
+    sextant("capacity", *asked, "--format", "html", "--out", tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text("utf-8")
+    assert unknown in " ".join(Page(html).text.split())

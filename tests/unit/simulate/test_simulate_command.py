@@ -79,10 +79,19 @@ def test_arrivals_beyond_what_is_served_are_said_first_with_the_rate_served() ->
 
 
 def test_users_who_send_too_many_requests_are_named_by_their_options(monkeypatch) -> None:
-    monkeypatch.setattr(simulation, "_MOST_REQUESTS", 100)
+    monkeypatch.setattr(simulation, "MOST_REQUESTS", 100)
     with pytest.raises(InputError, match="4 users send more than 100 requests") as error:
         run(*LENGTHS, "--users", "4", "--duration", "1h", "--draws", "0")
     assert error.value.field == "--duration" and "--users" in str(error.value.fix)
+
+
+def test_a_trace_of_too_many_requests_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(simulation, "MOST_REQUESTS", 1000)
+    sample = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
+    sextant("ingest", sample, "--format", "sextant", "--out", tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="2,000 requests; a simulation takes 1,000") as error:
+        run("--trace", tmp_path / "t.parquet", "--draws", "0")
+    assert error.value.field == "--trace"
 
 
 def test_an_llm_that_does_not_fit_is_refused_in_words_of_its_own_options() -> None:
