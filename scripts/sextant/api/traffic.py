@@ -1,6 +1,6 @@
 """Groups of options of simulated answers: what arrives, the scheduler, how a replica starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sextant.ask.laws import Settings
     from sextant.facts.engine import Startup
     from sextant.facts.llm import LLM
-    from sextant.workload.requests import Traffic
+    from sextant.workload.requests import ScalableTraffic
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
 _ANY_TOKENS = 1_000_000
@@ -43,10 +43,11 @@ class TrafficOptions:
     sessions: str | None = None
     """`trace`: turns of a session arrive after the last answer and the trace's think time; or
     so many sessions of the trace an hour, at random, for --duration."""
-    traffic: float = 1.0  #: Factor on the requests: 2 sends a trace's twice, on the same clock.
+    traffic: float = 1.0
+    """Factor on requests or sessions: 2 sends a trace's twice, on the same clock."""
     speed: float = 1.0  #: Factor on the trace's clock: 2 halves all gaps and the day.
 
-    def of(self, case: CaseOptions, window_s: float | None) -> "Traffic":
+    def of(self, case: CaseOptions, window_s: float | None) -> "ScalableTraffic":
         """Return the traffic. Raises InputError for a wrong option."""
         for option, factor in (("--traffic", self.traffic), ("--speed", self.speed)):
             if not 0 < factor < float("inf"):
@@ -56,7 +57,9 @@ class TrafficOptions:
             return self._of_trace(self.trace, case, window_s)
         return self._at_rate(case)
 
-    def _of_trace(self, trace: Path, case: CaseOptions, window_s: float | None) -> "Traffic":
+    def _of_trace(
+        self, trace: Path, case: CaseOptions, window_s: float | None
+    ) -> "ScalableTraffic":
         from sextant.ask.traffic import TraceTraffic, demand_of_trace
         from sextant.capacity.sessions import SessionTraffic
 
@@ -65,9 +68,9 @@ class TrafficOptions:
         if sends_requests:
             refuse(self, "the trace has its own", "duration")
         refuse(case.requests, "the trace has its own", "workload", "input_tokens", "output_tokens")
-        if self.sessions == "trace" and self.traffic != 1:
-            fix = "give so many sessions an hour to --sessions"
-            raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
+        if not sends_requests and self.speed != 1:
+            fix = "leave it out, or give --sessions trace"
+            raise InputError("sessions start at their own rate", field="--speed", fix=fix)
 
         demand = demand_of_trace(
             trace,
@@ -78,11 +81,17 @@ class TrafficOptions:
             has_turns=self.sessions is not None,
             factor=self.traffic if sends_requests else 1.0,
         )
+        if demand.turns is not None:
+            demand = demand.without_long_turns(_longest_tokens(case))
         if not sends_requests:
             return SessionTraffic(demand, *self._sessions(), case.seed)
-        return TraceTraffic(demand.at_speed(self.speed), window_s)
+        demand = demand.at_speed(self.speed)
+        if demand.turns is not None:
+            think_s = demand.turns.think_s / self.speed
+            demand = replace(demand, turns=demand.turns._replace(think_s=think_s))
+        return TraceTraffic(demand, window_s)
 
-    def _at_rate(self, case: CaseOptions) -> "Traffic":
+    def _at_rate(self, case: CaseOptions) -> "ScalableTraffic":
         from sextant.ask.traffic import traffic_at_rate
 
         refuse(self, "there is no trace", "sessions")
@@ -127,6 +136,14 @@ class TrafficOptions:
             fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
             raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
         return per_hour, duration_s
+
+
+def _longest_tokens(case: CaseOptions) -> int:
+    """Return the tokens of the longest request that the LLM takes."""
+    from sextant.ask.case import read_case
+    from sextant.ask.forecast import MEDIANS
+
+    return read_case(case.question(MEDIANS), need_prices=False).longest_served_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

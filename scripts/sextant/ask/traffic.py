@@ -51,6 +51,10 @@ class TraceTraffic(NamedTuple):
         order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
         return replace(demand.at(order), arrival_s=demand.arrival_s, part=demand.part)
 
+    def scaled(self, factor: float) -> "TraceTraffic":
+        """Return the trace with `factor` times as many requests (`multiplied_demand`)."""
+        return self._replace(demand=multiplied_demand(self.demand, factor, self.window_s))
+
     def busiest_part(self) -> "TraceTraffic":
         """Return the traffic, of a long trace its busiest windows alone (see `RequestStream`)."""
         return self._replace(demand=self.demand.busiest_part(self.window_s))
@@ -81,6 +85,10 @@ class DrawnTraffic(NamedTuple):
             problem = f"no request arrives in {self.duration_s:g} s"
             raise InputError(problem, field="--request-rate", fix=fix)
         return RequestStream(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+    def scaled(self, factor: float) -> "DrawnTraffic":
+        """Return the same requests at `factor` times the rate."""
+        return self._replace(arrivals=self.arrivals.scaled(factor))
 
     def steady(self) -> SteadyTraffic | None:
         """Return the requests of one replica, None where they do not arrive at a steady rate."""
@@ -207,6 +215,7 @@ def demand_of_trace(
         origin=TraceOrigin(
             is_trace=True,
             start_time=start_time(trace),
+            n_ok=counts.n_ok,
             n_failed=counts.n_failed,
             clock_step_s=clock_step_s,
         ),
@@ -275,6 +284,13 @@ def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list
         notes.append(
             f"{n_turns:,} of {demand.n:,} requests are turns of {plural(n, 'session')} that wait "
             "for an answer and think as long as in the trace, so faster servers get more at once."
+        )
+    if (long := origin.long_turns) is not None:
+        following = plural(long.n_following, "turn")
+        notes.append(
+            f"{long.n_too_long:,} of {long.n_turns:,} turns of the trace have more than "
+            f"{long.longest_tokens:,} tokens (--max-model-len, or the LLM's context): these are "
+            f"left out, with {following} that would wait for them."
         )
     if origin.clock_step_s is not None:
         notes.append(

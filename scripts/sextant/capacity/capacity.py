@@ -122,7 +122,7 @@ class _Sized:
             fixed=WindowsSummary.of(fixed, target, requests.part),
             neighbours=with_neighbours(sizing, sizing_requests, target),
             failure=after_failure(sizing, requests, target, self.startup.median_s),
-            growth=after_growth(sizing, requests, target),
+            growth=after_growth(sizing, capacity_question.traffic, target),
             schedule=schedule,
             timeline=TrafficTimeline.of(
                 requests, sizing.count, schedule, fixed, results.judged, target.window_s
@@ -154,7 +154,7 @@ class _Sized:
             has_caching = None
         warnings = demand_notes(requests, has_caching)
         if n_failed := requests.origin.n_failed:
-            n_ok = requests.n_whole / requests.origin.factor
+            n_ok = requests.origin.n_ok
             warnings.append(
                 f"{plural(n_failed, 'request')} of {requests.name} "
                 f"({percent(n_failed / (n_failed + n_ok))}) failed there and "

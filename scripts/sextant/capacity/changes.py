@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.ask.traffic import multiplied_demand
 from sextant.base.errors import InputError
 from sextant.capacity.answer import (
     Growth,
@@ -22,7 +21,7 @@ from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, SizingSett
 from sextant.decide.sizing import fewest_replicas, probability_of
 from sextant.decide.windows import ServingResults, Target, judge_windows
 from sextant.pages.words import MINUTE_S
-from sextant.workload.requests import RequestStream, Traffic
+from sextant.workload.requests import RequestStream, ScalableTraffic, Traffic
 
 GROWTH = 1.5
 
@@ -105,10 +104,10 @@ def after_failure(
     return ReplicaFailure(at_s, at_s + startup_s, WindowsSummary.of(judged, target, requests.part))
 
 
-def after_growth(sizing: Sizing, requests: RequestStream, target: Target) -> Growth:
+def after_growth(sizing: Sizing, traffic: ScalableTraffic, target: Target) -> Growth:
     """Return the results with more traffic, and the replicas that it needs."""
     server = sizing.server
-    more = multiplied_demand(requests, GROWTH, target.window_s)
+    more = traffic.scaled(GROWTH).drawn(sizing.draw)
     results = partial(server.judge, more, target=target, draw=sizing.draw)
     needed = fewest_replicas(lambda n: not results(n).n_missed, round(sizing.count * GROWTH))
     return Growth(

@@ -28,7 +28,7 @@ from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, as_text
 from sextant.points.measured import load_run
 from sextant.workload.lengths import Length, RequestLengths
-from sextant.workload.requests import RequestStream, Traffic, mean_lengths_of
+from sextant.workload.requests import RequestStream, ScalableTraffic, mean_lengths_of
 
 _STRINGS = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id", "status", "binds")
 _NUMBERS = ("usd_per_hour", "probability_met", "rate_at_slo_rps", "refused_share", "alone_ratio")
@@ -156,7 +156,7 @@ def _traffic(
     window_s: float | None,
     workload: Mapping[str, Any],
     seed: int,
-) -> tuple[Traffic, list[str]]:
+) -> tuple[ScalableTraffic, list[str]]:
     """Return the traffic, and a note where the workload's caps shorten requests of the trace."""
     if slo.trace_id is None:
         lengths = [Length(mean, mean) for mean in slo.lengths.values()]

@@ -14,7 +14,7 @@ from sextant.facts.llm import LLM
 from sextant.pages.words import HOUR_S
 from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router
-from sextant.workload.requests import SteadyTraffic, Traffic
+from sextant.workload.requests import ScalableTraffic, SteadyTraffic, Traffic
 
 RISK = 0.1
 N_DRAWS = 32
@@ -37,7 +37,7 @@ class CapacityQuestion:
 
     question: Question
     """The LLM, the candidates, their prices and the measurements; its SLO has the limits."""
-    traffic: Traffic
+    traffic: ScalableTraffic
     target: Target
     settings: Settings = field(default_factory=Settings)
     terms: Terms = field(default_factory=Terms)

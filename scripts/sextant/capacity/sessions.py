@@ -12,12 +12,19 @@ from sextant.workload.requests import RequestStream
 
 
 class SessionTraffic(NamedTuple):
-    """Sessions of a trace that start at random at a steady rate; each draw picks other sessions."""
+    """Sessions of a trace that start at random at a steady rate; each draw picks other sessions.
+
+    More traffic is more sessions an hour.
+    """
 
     demand: RequestStream  # with turns
     per_hour: float
     duration_s: float
     seed: int
+
+    def scaled(self, factor: float) -> "SessionTraffic":
+        """Return the sessions with `factor` times as many of them an hour."""
+        return self._replace(per_hour=factor * self.per_hour)
 
     def drawn(self, seed: int) -> RequestStream:
         """Return the turns of `duration_s`; sessions that began earlier are in their middle."""

@@ -71,6 +71,19 @@ class Turns(NamedTuple):
     think_s: np.ndarray  # from the end of that answer to the arrival
 
 
+class LongTurns(NamedTuple):
+    """Turns of sessions that are left out, as the LLM cannot take them."""
+
+    longest_tokens: int
+    """Tokens, input and output, of the longest request that the LLM takes."""
+    n_turns: int
+    """Turns of all sessions."""
+    n_too_long: int
+    """Turns with more tokens."""
+    n_following: int
+    """Other turns that wait for the answers of these, directly or not."""
+
+
 @dataclass(frozen=True)
 class TraceOrigin:
     """What is known of the trace that a stream was read from; the defaults for drawn requests."""
@@ -78,8 +91,12 @@ class TraceOrigin:
     is_trace: bool = False
     start_time: datetime | None = None
     """Date and time of `arrival_s` = 0; None: the trace has none."""
+    n_ok: int = 0
+    """Requests that succeeded in the trace."""
     n_failed: int = 0
     """Requests that failed in the trace. The stream lacks them: their lengths are not known."""
+    long_turns: LongTurns | None = None
+    """Turns that the stream lacks, as they are too long; None: there are none."""
     clock_step_s: float | None = None
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0  # times the trace's requests
@@ -271,6 +288,34 @@ class RequestStream:
         session = np.where(session < 0, session, session + copies * n_sessions)
         return replace(stream, turns=self.turns._replace(session=session, parent=parent))
 
+    def without_long_turns(self, longest_tokens: int) -> RequestStream:
+        """Return the stream without turns that are too long, and without turns that wait for them.
+
+        Requests of no session stay, however long.
+
+        Raises:
+            InputError: no request is left.
+        """
+        if self.turns is None:
+            return self
+        is_turn = self.turns.session >= 0
+        is_long = is_turn & (self.input_tokens + self.output_tokens > longest_tokens)
+        if not is_long.any():
+            return self
+        left_out = is_long.tolist()
+        for index, parent in enumerate(self.turns.parent.tolist()):  # a parent comes before
+            left_out[index] |= parent >= 0 and left_out[parent]
+        kept = np.flatnonzero(~np.array(left_out))
+        n_long = int(is_long.sum())
+        if not len(kept):
+            problem = f"every session begins with more than {longest_tokens:,} tokens"
+            fix = "give an LLM with a longer context, or a higher --max-model-len"
+            raise InputError(problem, field="--sessions", fix=fix)
+        long_turns = LongTurns(
+            longest_tokens, int(is_turn.sum()), n_long, self.n - len(kept) - n_long
+        )
+        return replace(self.at(kept), origin=replace(self.origin, long_turns=long_turns))
+
     def with_common_prefix(self, share: float) -> RequestStream:
         """Return the stream with this share of each input common to all; itself for a share of 0.
 
@@ -401,6 +446,13 @@ class Traffic(Protocol):
 
     def drawn(self, seed: int) -> RequestStream:
         """Return the requests of a seed; for a trace 0 is the trace itself."""
+
+
+class ScalableTraffic(Traffic, Protocol):
+    """Traffic of which there may be more."""
+
+    def scaled(self, factor: float) -> ScalableTraffic:
+        """Return the same traffic with `factor` times as many requests or sessions."""
 
 
 @dataclass(frozen=True)

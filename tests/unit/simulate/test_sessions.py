@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from command import sextant
 from plain_simulator import LAW
-from sextant.ask.traffic import demand_of_trace, multiplied_demand
+from sextant.ask.traffic import (
+    TraceTraffic,
+    demand_notes,
+    demand_of_trace,
+    multiplied_demand,
+)
 from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
 from sextant.facts.engine import Startup
@@ -154,14 +159,19 @@ def test_a_turn_follows_the_last_answer_that_was_there(trace):
 
 
 def test_copies_of_sessions_wait_for_their_own_answers(trace):
-    twice = multiplied_demand(demand_of(trace), 2)
+    once = demand_of(trace)
+    twice = multiplied_demand(once, 2)
     assert twice.turns is not None
     assert twice.prefixes is not None
-    # Copies are shifted one by one: who is moved before the answer waits for nobody.
+    # A session is copied whole, at one later time: all its turns keep their order and their gaps.
     parent, ids = twice.turns.parent, twice.prefixes.ids
     waits = np.flatnonzero(parent >= 0)
-    assert 3 <= len(waits) <= 6
+    assert len(waits) == 2 * 3 and len(np.unique(twice.turns.session)) == 2 * 2
+    assert (twice.turns.session[waits] == twice.turns.session[parent[waits]]).all()
     assert (parent[waits] < waits).all()
+    copied = twice.at(np.flatnonzero(twice.turns.session >= 2))
+    assert np.diff(copied.arrival_s) == pytest.approx(np.diff(once.arrival_s))
+    twice.check()
     own = twice.input_tokens[waits] >= 960
     assert (ids[waits] == ids[parent[waits]])[own].all()
 
@@ -180,7 +190,58 @@ def test_sessions_an_hour_are_drawn_from_the_trace(trace):
     assert other.n != demand.n
 
 
+def test_more_traffic_is_more_sessions_an_hour(trace):
+    """The what-if of 1.5 times the traffic copied single turns, of which many waited for nobody."""
+    demand = demand_of(trace)
+    more = SessionTraffic(demand, 200.0, 3600.0, 1).scaled(1.5)
+    assert more == SessionTraffic(demand, 300.0, 3600.0, 1)
+    kept = TraceTraffic(demand, 300.0).scaled(0.5).drawn(0)
+    assert kept.n in (0, 1, 4, 5)  # whole sessions, of one turn and of four
+
+
+def test_a_turn_that_is_too_long_leaves_out_itself_and_what_waits_for_it(trace):
+    demand = demand_of(trace)
+    # Its turns have 660, 647, 990, 133 and 990 tokens. The last two wait for the third.
+    fits = demand.without_long_turns(900)
+    assert fits.input_tokens.tolist() == [640, 640]
+    long_turns = fits.origin.long_turns
+    assert (long_turns.n_turns, long_turns.n_too_long, long_turns.n_following) == (5, 2, 1)
+    assert demand.without_long_turns(1000) is demand
+    said = demand_notes(fits, None)
+    assert any("2 of 5 turns of the trace have more than 900 tokens" in text for text in said)
+    assert any("left out, with 1 turn that would wait" in text for text in said)
+    with pytest.raises(InputError, match="every session begins with more than 100 tokens"):
+        demand.without_long_turns(100)
+
+
 LLM = ("--hf-config", "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
+
+
+def test_an_answer_about_sessions_leaves_out_what_the_llm_cannot_take(trace):
+    """Such a turn was refused at every try, and with it the question or most of its windows."""
+    sent = ("--trace", trace, "--sessions", "trace", "--max-model-len", "900")
+    asked = (*sent, *LLM, "--draws", "0", "--format", "json")
+    made = json.loads(sextant("simulate", *asked, "--gpu-profile", "4xH100-80GB"))
+    assert made["load"]["n_requests"] == 2 and made["failed_fraction"] == 0
+    assert any("2 of 5 turns" in text for text in made["warnings"])
+    limits = ("--gpu-profiles", "4xH100-80GB", "--ttft-ms", "p95:2000", "--traffic", "1.5")
+    answer = json.loads(sextant("capacity", *asked, *limits))
+    assert answer["replicas"] == 1 and answer["demand"]["n_requests"] in (2, 3, 4)
+    assert any("turns of the trace have more than 900 tokens" in t for t in answer["warnings"])
+
+
+def test_the_growth_of_sessions_is_the_answer_for_so_many_more(trace):
+    asked = ("capacity", "--trace", trace, *LLM, "--gpu-profiles", "4xH100-80GB", "--draws", "0")
+    asked += ("--duration", "10min", "--ttft-ms", "p95:300", "--tpot-ms", "p95:30")
+    few, many = (
+        json.loads(sextant(*asked, "--sessions", str(n), "--format", "json"))
+        for n in (30_000, 45_000)
+    )
+    scaled = json.loads(
+        sextant(*asked, "--sessions", "30000", "--traffic", "1.5", "--format", "json")
+    )
+    assert scaled == many
+    assert few["growth"]["replicas_needed"] == many["replicas"] > few["replicas"]
 
 
 def test_capacity_and_simulate_follow_sessions(trace):
@@ -238,7 +299,7 @@ def test_turns_wait_for_answers_under_a_policy_of_capacity_too(tmp_path, monkeyp
         ({"session_id": ["a", "a"]}, ("trace",), "e2e_ms"),
         ({"session_id": ["a", "a"], "e2e_ms": [1, 1]}, ("many",), "'many' is neither"),
         ({}, ("trace", "--duration", "1h"), "the trace has its own"),
-        ({}, ("trace", "--traffic", "2"), "copies of sessions"),
+        ({}, ("200", "--speed", "2"), "sessions start at their own rate"),
     ],
 )
 def test_what_has_no_sessions_is_said(tmp_path, columns, options, words):
