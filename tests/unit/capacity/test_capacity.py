@@ -446,7 +446,7 @@ def test_incidents_of_an_answer() -> None:
     assert found.replicas == 3
     lost = after_failure(found, asked, within(1.0), startup_s=600.0)
     assert lost.windows.n_windows_missed >= 2 and lost.windows.worst_limit == "ttft"
-    more = after_growth(found, asked, within(1.0))
+    more = after_growth(found, TraceTraffic(asked, 300.0), within(1.0))
     assert (more.replicas_needed, more.usd_per_hour) == (4, 8.0)
     assert more.windows.n_windows_missed == more.windows.n_windows
 
