@@ -19,8 +19,9 @@ from sextant.ask.source import load_sources
 from sextant.facts.engine import scheduler_sheet
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served
+from sextant.law.fits import fit_or_restore
 from sextant.law.posterior import columns_of
-from sextant.law.roofline import Roofline, fit_or_restore
+from sextant.law.roofline import Roofline
 from sextant.law.terms import batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows

@@ -16,7 +16,8 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.law.calibration import Calibration
-from sextant.law.roofline import Roofline, fit_or_restore
+from sextant.law.fits import fit_or_restore
+from sextant.law.roofline import Roofline
 from sextant.points import frame
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, WAIT, judged
 from sextant.predict.predictor import (
@@ -94,21 +95,8 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     Raises:
         InputError: too few LLMs were measured, or the model does not know speculation.
     """
-    latencies = frame.at_percentile(
-        case.source.characterization.points, slo.percentiles, slo.first_token
-    )
-    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
-    is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
-    latencies = latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
-    n_llms = latencies["llm_id"].nunique()
-    if n_llms < model.min_training_llms:
-        problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
-        fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
-        raise InputError(f"no prediction is possible ({problem})", fix=fix)
-
+    latencies, training = training_at(model, case, slo)
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-    training_rows = case.training_rows(model, latencies, gpu_profiles)
-    training = TrainingRows(training_rows, latencies[TARGETS])
     references = None
     if case.probe is not None:
         for profile_id in case.probe["gpu_profile_id"].unique():
@@ -128,6 +116,29 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
         raise InputError(problem, field="--speculative", fix=fix)
     return fitted
+
+
+def training_at(model: JointPredictor, case: Case, slo: SLO) -> tuple[pd.DataFrame, TrainingRows]:
+    """Return the measured points with latencies at an SLO's percentiles, and as training rows.
+
+    Raises:
+        InputError: too few LLMs were measured.
+    """
+    latencies = frame.at_percentile(
+        case.source.characterization.points, slo.percentiles, slo.first_token
+    )
+    latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
+    is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
+    latencies = latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
+    n_llms = latencies["llm_id"].nunique()
+    if n_llms < model.min_training_llms:
+        problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
+        fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
+        raise InputError(f"no prediction is possible ({problem})", fix=fix)
+
+    gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
+    training_rows = case.training_rows(model, latencies, gpu_profiles)
+    return latencies, TrainingRows(training_rows, latencies[TARGETS])
 
 
 @dataclass(frozen=True)

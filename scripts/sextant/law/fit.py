@@ -26,6 +26,8 @@ _FIXED_SPREAD = 3
 _HALVINGS = 6
 _DIFFERENCE = 1e-4
 """Half of the step of central differences, in a parameter as the law takes it."""
+_ROWS_AT_ONCE = 8192
+"""Rows that the law computes together: their numbers stay in the processor's cache."""
 _LEAST_NOISE = 0.02
 _NOISE_WEIGHT = 3.0
 """Pseudo-observations behind the scale of an engine's errors: with few rows it is that of all."""
@@ -57,11 +59,19 @@ class LawProblem(NamedTuple):
     def jacobian(self, coefficients: np.ndarray) -> np.ndarray:
         """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
         phi = self.design.parameters(coefficients)
-        by_parameter = np.empty((2, *phi.shape))
-        for index, shift in enumerate(_DIFFERENCE * np.eye(phi.shape[1])):
-            ahead = self.law.predict_log(phi + shift, self.facts)
-            behind = self.law.predict_log(phi - shift, self.facts)
-            by_parameter[:, :, index] = ((ahead - behind) / (2 * _DIFFERENCE)).T
+        n_rows, n_parameters = phi.shape
+        by_parameter = np.empty((2, n_rows, n_parameters))
+        shifts = _DIFFERENCE * np.eye(n_parameters)[:, None]
+        step = max(_ROWS_AT_ONCE // n_rows, 1)
+        facts = {name: np.tile(values, 2 * step) for name, values in self.facts.items()}
+        for first in range(0, n_parameters, step):
+            shift = shifts[first : first + step]
+            shifted = np.concatenate([phi + shift, phi - shift]).reshape(-1, n_parameters)
+            tiled = {name: values[: len(shifted)] for name, values in facts.items()}
+            predicted = self.law.predict_log(shifted, tiled)
+            ahead, behind = predicted.reshape(2, len(shift), n_rows, 2)
+            slopes = (ahead - behind) / (2 * _DIFFERENCE)
+            by_parameter[:, :, first : first + step] = slopes.transpose(2, 1, 0)
         by_effect = np.take(by_parameter, self.design.position, axis=2)
         return (self.design.columns * by_effect).reshape(-1, len(self.design.names))
 
@@ -81,6 +91,15 @@ class LawProblem(NamedTuple):
             scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
         return scales | {"": np.sqrt(mean_of_all).clip(_LEAST_NOISE)}
 
+    def by_row(self, scales: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the scales of each row's errors, (rows, 2)."""
+        return np.stack([scales[kind] for kind in self.kinds])
+
+    def weights(self, errors: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return how much each latency counts, (rows, 2): less where its error is large."""
+        weights = (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
+        return np.isfinite(self.observed) * weights
+
     def line_search(
         self, start: np.ndarray, target: np.ndarray, variance: np.ndarray, noise: np.ndarray
     ) -> np.ndarray:
@@ -93,10 +112,26 @@ class LawProblem(NamedTuple):
         return coefficients
 
 
+class Checkpoint(NamedTuple):
+    """A fit before its last iteration. `fit_law` makes the fit again from it and the points.
+
+    It is small: the covariance follows from the points.
+    """
+
+    names: list[tuple[str, str]]  #: (parameter, effect), as in `Design`.
+    coefficients: np.ndarray  #: Shape (effects,).
+    squared: np.ndarray  #: As in `_Spreads`, like `variance`.
+    variance: np.ndarray
+    scales: dict[str, np.ndarray]  #: Scales of the errors by kind, as `error_scales` returns them.
+    scales_before: dict[str, np.ndarray]
+    """Scales in the iteration before, by which the errors of these coefficients are weighted."""
+
+
 class LawFit(NamedTuple):
     """A fit and the straight line that it ends on, from which rows can be taken away again."""
 
     posterior: Posterior
+    checkpoint: Checkpoint
     problem: LawProblem
     jacobian: np.ndarray  #: Shape (2 x rows, effects).
     precision: np.ndarray  #: Weights of the errors, (2 x rows,).
@@ -128,7 +163,11 @@ class LawFit(NamedTuple):
 
 
 def fit_law(
-    law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
+    law: Law,
+    X: pd.DataFrame,
+    y_ms: np.ndarray,
+    least: Mapping[str, float] | None = None,
+    start: Checkpoint | None = None,
 ) -> LawFit:
     """Fit a law to points.
 
@@ -137,16 +176,33 @@ def fit_law(
         X: fact rows of the points.
         y_ms: their nTTFT and ITL, (rows, 2); NaN: not measured.
         least: least scales of groups of effects, by group.
+        start: a fit of the same points before its last iteration, which alone is done.
+
+    Raises:
+        ValueError: `start` has other effects, or other kinds of errors.
     """
     kinds = error_kinds(X).to_numpy()
     problem = LawProblem(law, law.design(X), columns_of(X), np.log(y_ms), kinds)
     design = problem.design
     spreads = _Spreads.before(law, design, least or {})
     is_measured = np.isfinite(problem.observed)
-    noise = np.tile(START_NOISE, (len(X), 1))
+    scales = scales_before = {kind: np.array(START_NOISE) for kind in np.unique(kinds)}
+    noise = problem.by_row(scales)
     weights = is_measured.astype(float)
     coefficients = design.mean.copy()
-    for iteration in range(_ITERATIONS):
+    if start is not None:
+        if start.names != design.names or not start.scales.keys() >= scales.keys():
+            raise ValueError("the checkpoint is of other points")
+        coefficients = start.coefficients
+        spreads = spreads._replace(squared=start.squared, variance=start.variance)
+        scales, scales_before = start.scales, start.scales_before
+        noise = problem.by_row(scales)
+        weights = problem.weights(problem.residuals(coefficients), problem.by_row(scales_before))
+
+    for iteration in range(_ITERATIONS if start is None else 1):
+        checkpoint = Checkpoint(
+            design.names, coefficients, spreads.squared, spreads.variance, scales, scales_before
+        )
         precision = (weights / noise**2).T.ravel()
         jacobian = problem.jacobian(coefficients)
         residuals = problem.residuals(coefficients).T.ravel()
@@ -157,18 +213,19 @@ def fit_law(
         coefficients = problem.line_search(coefficients, target, spreads.variance, noise)
 
         errors = problem.residuals(coefficients)
-        weights = is_measured * (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
-        if iteration >= _FIXED_SPREAD:
+        weights = problem.weights(errors, noise)
+        scales_before = scales
+        if iteration >= _FIXED_SPREAD or start is not None:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
             scales = problem.error_scales(weights * (errors**2 + doubt))
-            noise = np.stack([scales[kind] for kind in kinds])
+            noise = problem.by_row(scales)
             squares = (coefficients - design.mean) ** 2
             spreads = spreads.updated(design, squares, np.diag(covariance))
 
     posterior = Posterior(
         law, design.names, coefficients, covariance, spreads.by_group(design), scales
     )
-    return LawFit(posterior, problem, jacobian, precision, spreads.variance)
+    return LawFit(posterior, checkpoint, problem, jacobian, precision, spreads.variance)
 
 
 def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:

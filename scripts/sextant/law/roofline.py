@@ -1,28 +1,21 @@
 """The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees.
 
 docs/predictor.md explains it. In go fact rows of points and their latencies; out come joint draws
-of latencies and of step laws for a new LLM. Fits are kept in the user's cache.
+of latencies and of step laws for a new LLM.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import astuple
-from hashlib import sha256
-from importlib.metadata import version
-from inspect import getfile
-from pathlib import Path
-from typing import NamedTuple, Self
-from zipfile import BadZipFile
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
-from sextant.law.fit import LawFit, fit_law
+from sextant.law.fit import Checkpoint, LawFit, fit_law
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
@@ -79,6 +72,8 @@ class Roofline(JointPredictor):
 
     posterior_: Posterior
     correction_: Correction
+    checkpoint_: Checkpoint
+    """Of the law's fit, where this model was fitted to points."""
     has_steps: bool
     """Whether single steps can be told: half of the training points or more have CUDA graphs."""
 
@@ -106,12 +101,48 @@ class Roofline(JointPredictor):
                 fitted = fit_law(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
             self.correction_ = learn_correction(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
+        self.checkpoint_ = fitted.checkpoint
         return self
+
+    def start_arrays(self) -> dict[str, np.ndarray]:
+        """Return from what `finish` makes this fit again: a tenth of what `arrays` returns."""
+        names, coefficients, squared, variance, scales, scales_before = self.checkpoint_
+        arrays = {
+            "names": names,
+            "coefficients": coefficients,
+            "squared": squared,
+            "variance": variance,
+            "kinds": [*scales],
+            "scales": [*scales.values()],
+            "scales_before": [scales_before.get(kind, scales[kind]) for kind in scales],
+        }
+        return _as_arrays(arrays) | _arrays_of(self.correction_)
+
+    def finish(self, training: TrainingRows, arrays: Mapping[str, np.ndarray]) -> None:
+        """Make a fit to these points again, by its last iteration.
+
+        Raises ValueError: the arrays are of other points.
+        """
+        X, y = training
+        kinds = [str(kind) for kind in arrays["kinds"]]
+        start = Checkpoint(
+            names=[(str(parameter), str(effect)) for parameter, effect in arrays["names"]],
+            coefficients=arrays["coefficients"],
+            squared=arrays["squared"],
+            variance=arrays["variance"],
+            scales=dict(zip(kinds, arrays["scales"], strict=True)),
+            scales_before=dict(zip(kinds, arrays["scales_before"], strict=True)),
+        )
+        with threadpool_limits(1):
+            fitted = fit_law(LAW, X, y[TARGETS].to_numpy(float), start=start)
+        self.has_steps = _has_steps(X)
+        self.posterior_ = fitted.posterior
+        self.checkpoint_ = start
+        self.correction_ = _correction_of(arrays)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that a fit has found, for `restore`."""
         posterior = self.posterior_
-        targets = self.correction_.targets
         arrays = {
             "names": posterior.names,
             "mean": posterior.mean,
@@ -120,13 +151,8 @@ class Roofline(JointPredictor):
             "spreads": [*posterior.spread.values()],
             "kinds": [*posterior.noise],
             "noises": [*posterior.noise.values()],
-            "shares": [target.share for target in targets],
         }
-        for number, (_, booster) in enumerate(targets):
-            if booster is not None:
-                raw = booster.save_raw("ubj")
-                arrays[f"trees_{number}"] = np.frombuffer(raw, dtype=np.uint8)
-        return {name: np.asarray(values) for name, values in arrays.items()}
+        return _as_arrays(arrays) | _arrays_of(self.correction_)
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
@@ -139,14 +165,7 @@ class Roofline(JointPredictor):
             spread=dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True)),
             noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
         )
-        targets = []
-        for number, share in enumerate(arrays["shares"].tolist()):
-            booster = None
-            if share:
-                booster = load_xgboost().Booster({"nthread": 1})
-                booster.load_model(bytearray(arrays[f"trees_{number}"].tobytes()))
-            targets.append(TargetTrees(share, booster))
-        self.correction_ = Correction(targets)
+        self.correction_ = _correction_of(arrays)
 
     def most_likely(self, X: pd.DataFrame) -> LikelyLaw:
         """Return the most likely law of each row."""
@@ -294,45 +313,26 @@ def _has_steps(X: pd.DataFrame) -> bool:
     return bool(X["is_eager"].mean() <= 0.5)
 
 
-_MOST_KEPT = 32
-_CODE = (*sorted(Path(__file__).parent.glob("*.py")), Path(getfile(StepLaw)))
-"""Files whose code a fit follows from: this room, and the terms of a step."""
+def _as_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(of_name) for name, of_name in values.items()}
 
 
-def fit_or_restore(
-    model: Roofline, training: TrainingRows, references: TrainingRows | None
-) -> None:
-    """Fit a model as `Roofline.fit` does, or restore the same fit from the user's cache.
+def _arrays_of(correction: Correction) -> dict[str, np.ndarray]:
+    """Return a correction as arrays: shares, and the trees of each latency that has some."""
+    arrays = {"shares": np.array([target.share for target in correction.targets])}
+    for number, (_, booster) in enumerate(correction.targets):
+        if booster is not None:
+            raw = booster.save_raw("ubj")
+            arrays[f"trees_{number}"] = np.frombuffer(raw, dtype=np.uint8)
+    return arrays
 
-    A fit is named by everything that decides it, the law's code and its libraries included, so a
-    kept fit gives the same numbers to the last digit. The cache is `$XDG_CACHE_HOME`, else
-    `~/.cache`; where it cannot be written, every question fits again.
-    """
-    libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
-    digest = sha256(f"{model.seed} {libraries}".encode())
-    for source in _CODE:
-        digest.update(source.read_bytes())
-    for rows in (training, references):
-        for frame in () if rows is None else rows:
-            digest.update(repr([*frame.columns]).encode())
-            digest.update(pd.util.hash_pandas_object(frame).to_numpy().tobytes())
-        digest.update(b"|")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "sextant" / f"fit-{digest.hexdigest()[:32]}.npz"
 
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            model.restore(training.X, dict(arrays))
-        return
-    except (OSError, ValueError, KeyError, BadZipFile):  # there is none, or it is damaged
-        model.fit(training, references)
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **model.arrays())
-        fits = sorted(path.parent.glob("fit-*.npz"), key=lambda fit: fit.stat().st_mtime)
-        for old in fits[:-_MOST_KEPT]:
-            old.unlink(missing_ok=True)
-    except OSError:  # the next question fits again
-        return
+def _correction_of(arrays: Mapping[str, np.ndarray]) -> Correction:
+    targets = []
+    for number, share in enumerate(arrays["shares"].tolist()):
+        booster = None
+        if share:
+            booster = load_xgboost().Booster({"nthread": 1})
+            booster.load_model(bytearray(arrays[f"trees_{number}"].tobytes()))
+        targets.append(TargetTrees(share, booster))
+    return Correction(targets)

@@ -9,10 +9,11 @@ from sextant.decide.decision import best_probe
 from sextant.facts.slo import SLO
 from sextant.judge.evaluate import Evaluation, evaluate_predictor
 from sextant.judge.task import Task
-from sextant.law import roofline
+from sextant.law import fits
 from sextant.law.fit import fit_law
+from sextant.law.fits import fit_or_restore
 from sextant.law.posterior import columns_of
-from sextant.law.roofline import Roofline, fit_or_restore
+from sextant.law.roofline import Roofline
 from sextant.law.terms import LAW
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import Draws
@@ -113,9 +114,9 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
     assert len([*(tmp_path / "sextant").iterdir()]) == 4
     # Other equations give another fit.
     (tmp_path / "other.py").write_text("other")
-    names = {path.name for path in roofline._CODE}
-    assert names >= {"roofline.py", "terms.py", "fit.py", "means.py", "trees.py", "simulation.py"}
-    monkeypatch.setattr(roofline, "_CODE", (*roofline._CODE, tmp_path / "other.py"))
+    names = {path.name for path in fits._CODE}
+    assert names >= {"roofline.py", "terms.py", "fit.py", "means.py", "trees.py", "posterior.py"}
+    monkeypatch.setattr(fits, "_CODE", (*fits._CODE, tmp_path / "other.py"))
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, None)
     assert len([*(tmp_path / "sextant").iterdir()]) == 5
 

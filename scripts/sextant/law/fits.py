@@ -1,0 +1,119 @@
+"""Fits of `Roofline` that are not made again: those that ship, and those in the user's cache.
+
+A fit takes seconds. `resources/fits/` has the fits of the sources that ship, each before its last
+iteration (`Roofline.finish`); `python resources/fits/make.py` makes them. The cache has the last
+fits whole. In go a model and its training rows; the model comes out fitted.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from inspect import getsource
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.files import atomic_path
+from sextant.base.resources import resource
+from sextant.law.roofline import Roofline
+from sextant.predict.predictor import TrainingRows
+from sextant.simulate.simulation import StepLaw
+
+_MOST_KEPT = 32
+_CODE = tuple(sorted(Path(__file__).parent.glob("[a-z]*.py")))
+LAW_FILE = "law.sha256"
+"""File beside the fits that ship, with the digest of the code that they were made by."""
+
+
+def fit_or_restore(
+    model: Roofline, training: TrainingRows, references: TrainingRows | None
+) -> None:
+    """Fit a model as `Roofline.fit` does, or restore the same fit.
+
+    A kept fit is named by everything that decides it, the law's code and its libraries included,
+    so it gives the same numbers to the last digit. The cache is `$XDG_CACHE_HOME`, else
+    `~/.cache`; where it cannot be written, every question makes its fit again.
+    """
+    libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
+    digest = sha256(f"{law_digest()} {libraries} {model.seed}".encode())
+    for rows in (training, references):
+        digest.update(_digest(rows).encode())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "sextant" / f"fit-{digest.hexdigest()[:32]}.npz"
+    if _read(path, lambda arrays: model.restore(training.X, arrays)):
+        return
+    if references is not None or not use_shipped(model, training):
+        model.fit(training, references)
+    _keep(model, path)
+
+
+def use_shipped(model: Roofline, training: TrainingRows) -> bool:
+    """Make a fit that ships with the library; return whether one is of these points and this law.
+
+    Numbers are compared to 7 digits: the last ones depend on the processor and on NumPy.
+    """
+    folder = resource("fits")
+    law = folder / LAW_FILE
+    if not law.is_file() or law.read_text().strip() != law_digest():
+        return False
+    path = folder / shipped_name(model, training)
+    return _read(path, lambda arrays: model.finish(training, arrays))
+
+
+def shipped_name(model: Roofline, training: TrainingRows) -> str:
+    """Return the name of the file in which a fit of these points ships."""
+    rounded = (_rounded(frame) for frame in training)
+    digest = sha256(f"{model.seed} {_digest(rounded)}".encode())
+    return f"{digest.hexdigest()[:16]}.npz"
+
+
+def law_digest() -> str:
+    """Return a hash of the code that a fit follows from: this room, and the terms of a step."""
+    return _digest_of_code(_CODE)
+
+
+@cache
+def _digest_of_code(sources: tuple[Path, ...]) -> str:
+    digest = sha256(getsource(StepLaw).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _digest(frames: Any) -> str:
+    digest = sha256()
+    for frame in frames or ():
+        digest.update(repr([*frame.columns]).encode())
+        digest.update(pd.util.hash_pandas_object(frame).to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype({name: np.float32 for name in frame.select_dtypes("number")})
+
+
+def _read(path: Path, take: Callable[[dict[str, np.ndarray]], None]) -> bool:
+    """Have a model take the arrays of a file; return whether there is one that is whole."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            take(dict(arrays))
+    except (OSError, ValueError, KeyError, BadZipFile):
+        return False
+    return True
+
+
+def _keep(model: Roofline, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **model.arrays())
+        fits = sorted(path.parent.glob("fit-*.npz"), key=lambda fit: fit.stat().st_mtime)
+        for old in fits[:-_MOST_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:  # the next question makes it again
+        return

@@ -1,0 +1,90 @@
+"""Fits that ship are those that this code makes of the points that ship."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sextant.base.resources import resource
+from sextant.law import fits
+from sextant.law.roofline import Roofline
+from support import ROOT, script
+
+make = script("resources/fits/make.py")
+MAKE = "the fits that ship are of other code or data: run `python resources/fits/make.py`"
+ALL = [*make.shipped_fits()]
+FEW = [
+    make.ShippedFit(("archive:inferencex",), "ttft", (95, 50)),
+    make.ShippedFit(("archive:llm-pilot",), "nttft", (50, 50)),
+]
+TOLERANCE = 1e-6
+"""Other processors and versions of NumPy compute the last digits differently."""
+
+
+def check(fit: "make.ShippedFit") -> None:
+    """Compare a fit that ships with a fresh one."""
+    shipped, training = fit.untrained()
+    assert fits.use_shipped(shipped, training), MAKE
+    fresh, _ = fit.untrained()
+    fresh.fit(training)
+
+    ships, expected = shipped.arrays(), fresh.arrays()
+    assert ships.keys() == expected.keys(), MAKE
+    for name, values in expected.items():
+        if values.dtype.kind == "f":
+            scale = np.abs(values).max()
+            assert ships[name] == pytest.approx(values, rel=TOLERANCE, abs=TOLERANCE * scale), MAKE
+        else:
+            assert (ships[name] == values).all(), MAKE
+
+
+def test_the_law_that_they_were_made_by_is_this_one() -> None:
+    assert (resource("fits") / fits.LAW_FILE).read_text().strip() == fits.law_digest(), MAKE
+    assert len([*resource("fits").glob("*.npz")]) == len(ALL), MAKE
+
+
+@pytest.mark.parametrize("fit", FEW)
+def test_a_fresh_fit_is_the_same(fit: "make.ShippedFit") -> None:
+    assert fit in ALL
+    check(fit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fit", [fit for fit in ALL if fit not in FEW])
+def test_each_fresh_fit_is_the_same(fit: "make.ShippedFit") -> None:
+    check(fit)
+
+
+def test_a_first_question_fits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("it is fitted again")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Roofline, "fit", fail)
+    model, training = FEW[0].untrained()
+
+    fits.fit_or_restore(model, training, None)
+
+    assert len([*(tmp_path / "sextant").iterdir()]) == 1  # the next one does not even finish it
+    with pytest.raises(AssertionError, match="fitted again"):
+        fits.fit_or_restore(model, training.where(training.X["users"] > 4), None)
+
+
+def test_points_or_a_law_that_differ_have_no_fit_that_ships(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, training = FEW[0].untrained()
+    name = fits.shipped_name(model, training)
+    assert (resource("fits") / name).is_file(), MAKE
+
+    closer = training._replace(y=training.y * (1 + 1e-12))
+    assert fits.shipped_name(model, closer) == name
+    assert fits.shipped_name(model, training._replace(y=training.y * 1.001)) != name
+
+    (tmp_path / "other.py").write_text("other")
+    monkeypatch.setattr(fits, "_CODE", (*fits._CODE, tmp_path / "other.py"))
+    assert not fits.use_shipped(model, training)
+
+
+def test_they_are_a_small_part_of_the_wheel() -> None:
+    assert sum(path.stat().st_size for path in (ROOT / "resources" / "fits").iterdir()) < 1e6
