@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pydantic
 import yaml
@@ -99,6 +99,7 @@ _STRICT = pydantic.ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
 _MAX_YAML_BYTES = 2**18
+_MAX_YAML_DEPTH = 50
 _MAX_SHEET_BYTES = 2**26
 # As in the Snakefile: the last wins.
 DEFAULT_FILES = ("config/demo.yaml", "config/config.yaml")
@@ -318,14 +319,12 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return lines
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, and aliases: ten lines may expand to gigabytes."""
+# The parser in C is ten times as fast; PyYAML may be built without it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.YAMLError(f"line {mark.line + 1}: aliases such as *name are not allowed")
-        return super().compose_node(parent, index)
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Refuses a key that is there twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[str, int] = {}
@@ -335,13 +334,28 @@ class _Loader(yaml.SafeLoader):
                 problem = f"line {line}: the key {key.value!r} is already in line {other}"
                 raise yaml.YAMLError(f"{problem}; keep one of them")
             seen[str(key.value)] = line
-        return super().construct_mapping(node, deep)
+        return cast(dict[Any, Any], super().construct_mapping(node, deep))
+
+
+def _refuse_aliases(text: str) -> None:
+    """Refuse aliases, since ten lines may expand to gigabytes, and what is nested too deeply."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"line {line}: aliases such as *name are not allowed")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_YAML_DEPTH:
+            raise yaml.YAMLError(f"line {line}: nested in more than {_MAX_YAML_DEPTH} levels")
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file of keys and values; InputError for aliases, or above 256 KiB."""
     try:
-        document = _Loader(read_plain(path, _MAX_YAML_BYTES).decode()).get_single_data()
+        text = read_plain(path, _MAX_YAML_BYTES).decode()
+        _refuse_aliases(text)
+        document = _Loader(text).get_single_data()
     except OSError as error:
         fix = "correct its path"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None

@@ -16,7 +16,7 @@ from sextant.base import sheets
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.experiment import sheets as row_types
-from sextant.facts.engine import memory_of
+from sextant.facts.engine import Memory, memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, served
 from sextant.pages.words import plural
@@ -190,16 +190,21 @@ def _impossible(
     )
     later = (points["output_tokens"] - 1).clip(lower=0)
     decoding = points["users"].astype(float) * itl_ms * later / (ttft_ms + itl_ms * later)
+
+    @cache
+    def memory(llm_id: str, profile_id: str, precision: str) -> Memory:
+        llm = served(llms[llm_id], precision or None, "fp8")
+        return memory_of(llm, profiles[profile_id].devices, utilization=1.0)
+
     tokens = points["input_tokens"] + points["output_tokens"] / 2
-    served_as = [*IDENTIFIERS, "precision"]
-    most = pd.Series(np.inf, points.index)
-    for (llm_id, profile_id, precision), rows in points.groupby(served_as, dropna=False):
-        llm = served(llms[llm_id], None if pd.isna(precision) else precision, "fp8")
-        memory = memory_of(llm, profiles[profile_id].devices, utilization=1.0)
-        if memory.kv_bytes > 0:  # else the facts of its weights are wrong, and say nothing
-            half = [memory.request_bytes(length) / 2 for length in tokens[rows.index]]
-            most[rows.index] = memory.kv_bytes / np.array(half)
-    return decoding > most
+    served_as = points[[*IDENTIFIERS, "precision"]].fillna("").itertuples(index=False, name=None)
+    most = []
+    for length, key in zip(tokens, served_as, strict=True):
+        held = memory(*key)
+        # Without room for a cache the facts of the weights are wrong, and say nothing.
+        has_room = held.kv_bytes > 0
+        most.append(held.kv_bytes / (held.request_bytes(length) / 2) if has_room else np.inf)
+    return decoding > np.array(most)
 
 
 def _refuse_rows(

@@ -9,6 +9,7 @@ busy and how full the servers were) and its summary.
 replicas, `steps` plans a replica's steps, `tables` keeps its requests and its KV cache.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,13 +108,16 @@ class StepLaw:
     """What the deployment adds before a request reaches the scheduler; no engine is held by it."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = np.asarray(getattr(self, field.name), float)
+        for name, term in vars(self).items():
+            # Thousands of laws are drawn: their numbers are compared without NumPy.
+            if isinstance(term, float) and 0 <= term < math.inf:
+                continue
+            value = np.asarray(term, float)
             is_good = (value >= 0) & (value < np.inf)
             if not is_good.all():
                 fix = "give a finite number from 0"
                 problem = f"{value[~is_good].ravel()[0]} is not a term of a step"
-                raise InputError(problem, field=field.name, fix=fix)
+                raise InputError(problem, field=name, fix=fix)
         if np.any(self.expert_share > 1):
             raise InputError("not a share", field="expert_share", fix="give at most 1")
         if np.any(self.floor_ms + self.dense_ms + self.sequence_ms <= 0):
@@ -127,7 +131,7 @@ class StepLaw:
     @classmethod
     def of(cls, values: np.ndarray) -> Self:
         """Return the law of `array`'s values."""
-        return cls(*map(float, values))
+        return cls(*values.tolist())
 
     def weights_ms(self, tokens: Any) -> Any:
         """Return the time to read the weights that a number of tokens touches; takes arrays too."""

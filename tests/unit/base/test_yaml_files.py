@@ -15,7 +15,7 @@ BAD = {
     "aliases": (BOMB, "line 2: aliases such as .name are not allowed"),
     "a merge": ("a: &a {b: 1}\nc:\n  <<: *a\n", "line 3: aliases"),
     "a long file": ("a: " + "x" * 2**18, "it has more than 256 KiB"),
-    "a deep one": ("a: " + "[" * 10_000, "recursion"),
+    "a deep one": ("a: " + "[" * 10_000, "line 1: nested in more than 50 levels"),
     "a long number": ("a: " + "9" * 5000, "4300 digits"),
     "no date": ("a: 2001-13-45", "month must be in 1..12"),
     "no UTF-8": ("a: \udcff", "utf-8"),
