@@ -124,7 +124,7 @@ def answer_traffic(
     from sextant.capacity.capacity import answer_capacity
     from sextant.capacity.document import capacity_document
 
-    answer = answer_capacity(question, notes)
+    answer = answer_capacity(question, (*notes, *question.notes))
 
     scaling = answer.findings.scaling if answer.findings else None
     if tune_policy is not None and scaling is not None and scaling.manifest is not None:
@@ -178,7 +178,8 @@ def capacity_question(
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)
     question = case.question(slo, **candidates.of())
-    if steady is None:
+    assumed = [] if traffic.trace is not None else case.lengths_notes()
+    if steady is None and not assumed:
         question = replace(question, requests=mean_lengths_of(demand))
 
     slot_s = seconds_of(search.slot, "--slot")
@@ -198,4 +199,5 @@ def capacity_question(
         is_disaggregated=search.disaggregated,
         policy=policy,
         steady=steady,
+        notes=tuple(assumed),
     )

@@ -12,6 +12,7 @@ from sextant.api.groups import WORKLOAD_HELP, Database, Seed, naming_options, op
 from sextant.base.errors import InputError
 
 if TYPE_CHECKING:
+    from sextant.ask.case import Case
     from sextant.ask.question import Question
     from sextant.facts.llm import GivenSizes
     from sextant.facts.slo import SLO
@@ -109,14 +110,6 @@ class LengthOptions:
 
         return parse_lengths(self.input_tokens, self.output_tokens, self.workload)
 
-    def needed_lengths(self, option: str) -> "RequestLengths":
-        """Return the lengths. Raises InputError, which names `option`, without any."""
-        lengths = self.lengths()
-        if lengths is None:
-            fix = "give --workload, or --input-tokens and --output-tokens"
-            raise InputError("the requests have no length", field=option, fix=fix)
-        return lengths
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServingOptions:
@@ -161,6 +154,26 @@ class CaseOptions:
     def seed(self) -> int:
         """Seed of all that is drawn."""
         return self.store.seed
+
+    def served(self) -> "Case":
+        """Return the case of the LLM and the measurements, whatever the limits, load and prices."""
+        from sextant.ask.case import read_case
+        from sextant.ask.forecast import MEDIANS
+
+        return read_case(self.question(MEDIANS), need_prices=False)
+
+    def lengths(self) -> "RequestLengths":
+        """Return the stated lengths, or those that answers assume (`Case.lengths_notes`)."""
+        from sextant.workload.lengths import Length, RequestLengths
+
+        stated = self.requests.lengths()
+        if stated is not None:
+            return stated
+        return RequestLengths(*(Length(mean, mean) for mean in self.served().lengths[0].tolist()))
+
+    def lengths_notes(self) -> list[str]:
+        """Return which lengths are assumed; nothing where they are stated."""
+        return [] if self.requests.lengths() is not None else self.served().lengths_notes
 
     def question(self, slo: "SLO", **more: Any) -> "Question":
         """Return what is asked; `more` are other fields of `Question`."""

@@ -163,8 +163,8 @@ def _sent(
     traffic: TrafficOptions,
     case: CaseOptions,
     scheduler: SchedulerOptions,
-) -> "tuple[Sent, RequestLengths]":
-    """Return what is sent, and its lengths."""
+) -> "tuple[Sent, RequestLengths | None]":
+    """Return what is sent, and its lengths; None: none are stated."""
     from sextant.ask.traffic import demand_notes
     from sextant.capacity.simulation import MOST_REQUESTS, Sent
     from sextant.workload.requests import mean_lengths_of
@@ -173,11 +173,12 @@ def _sent(
         n = servers.unique_prompts
         return requests.repeating(n, case.seed) if n else requests
 
+    assumed = [] if traffic.trace is not None else case.lengths_notes()
     if servers.users is not None:
         sent = _users(servers.users, traffic, case)
         draw: Callable[[int], RequestStream] = sent.requests
-        lengths = case.requests.needed_lengths("--users")
-        return replace(sent, requests=lambda n: repeating(draw(n))), lengths
+        sent = replace(sent, requests=lambda n: repeating(draw(n)), notes=tuple(assumed))
+        return sent, case.requests.lengths()
 
     demand: RequestStream = traffic.of(case, None).drawn(0)
     if demand.n > MOST_REQUESTS:
@@ -186,8 +187,9 @@ def _sent(
         raise InputError(problem, field="--trace", fix=fix)
     requests = repeating(demand)
     notes = demand_notes(demand, None if servers.unique_prompts else scheduler.prefix_caching)
+    notes = [*assumed, *notes]
     sent = Sent(demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes))
-    return sent, mean_lengths_of(demand)
+    return sent, None if assumed else mean_lengths_of(demand)
 
 
 def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
@@ -200,7 +202,7 @@ def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
 
     problem = "users send when their last request is answered"
     refuse(traffic, problem, "trace", "request_rate", "burstiness")
-    sample = length_sampler(case.requests.needed_lengths("--users"))
+    sample = length_sampler(case.lengths())
     name = "given lengths"
     if case.requests.workload is not None:
         sample = open_workload(case.requests.workload).sample

@@ -82,7 +82,7 @@ class TrafficOptions:
             factor=self.traffic if sends_requests else 1.0,
         )
         if demand.turns is not None:
-            demand = demand.without_long_turns(_longest_tokens(case))
+            demand = demand.without_long_turns(case.served().longest_served_tokens)
         if not sends_requests:
             return SessionTraffic(demand, *self._sessions(), case.seed)
         demand = demand.at_speed(self.speed)
@@ -101,7 +101,7 @@ class TrafficOptions:
             fix = "give --trace FILE, or --request-rate with --workload or lengths"
             raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
 
-        lengths = case.requests.needed_lengths("--request-rate")
+        lengths = case.lengths()
         rate_rps = self.request_rate * self.traffic
         duration_s = None
         if self.duration is not None:
@@ -136,14 +136,6 @@ class TrafficOptions:
             fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
             raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
         return per_hour, duration_s
-
-
-def _longest_tokens(case: CaseOptions) -> int:
-    """Return the tokens of the longest request that the LLM takes."""
-    from sextant.ask.case import read_case
-    from sextant.ask.forecast import MEDIANS
-
-    return read_case(case.question(MEDIANS), need_prices=False).longest_served_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

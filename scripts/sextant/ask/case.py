@@ -18,6 +18,7 @@ from sextant.ask.serving import (
     as_measured,
     find_llm,
     longest_request_tokens,
+    measured_lengths,
     serving_of,
 )
 from sextant.ask.source import Source, find_source
@@ -173,6 +174,21 @@ class Case:
         """Mean input and output tokens of the requests, by column."""
         means = (length.mean for length in self.serving.requests)
         return dict(zip(LENGTHS, means, strict=True))
+
+    @property
+    def lengths_notes(self) -> list[str]:
+        """Which lengths are assumed, where the question has none; else nothing."""
+        if self.question.requests is not None:
+            return []
+        inputs, outputs = self.lengths[0]
+        whose = f"those of {self.source.characterization.source}"
+        if len(measured_lengths(self.question, self.source)):
+            whose = f"those that {self.llm_id} was measured with"
+        return [
+            f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
+            f"{outputs:.0f} output tokens, {whose}. Give --input-tokens and --output-tokens, or "
+            "--workload."
+        ]
 
     @cached_property
     def widening_sd(self) -> float:

@@ -185,7 +185,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     points = source.characterization.points
     requests = question.requests
     if requests is None:
-        measured = _measured_lengths(question, source).median()
+        measured = measured_lengths(question, source).median()
         means = [source.input_tokens, source.output_tokens]
         if not measured.isna().any():
             means = [float(mean) for mean in measured]
@@ -207,7 +207,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     )
 
 
-def _measured_lengths(question: Question, source: Source) -> pd.DataFrame:
+def measured_lengths(question: Question, source: Source) -> pd.DataFrame:
     """Return the lengths of the LLM's points in sources of one workload."""
     points = source.characterization.points
     is_asked_llm = points["llm_id"] == question.llm_name
@@ -221,7 +221,7 @@ def longest_request_tokens(question: Question, source: Source) -> int:
         return question.max_model_len
     if question.requests is not None:
         return round(sum(length.high for length in question.requests))
-    measured = _measured_lengths(question, source)
+    measured = measured_lengths(question, source)
     # Requests of other sources may be longer than those of the LLM's own.
     if source.characterization.has_fixed_lengths and len(measured):
         return int(measured.sum(axis=1).max().round())

@@ -75,7 +75,7 @@ class CapacityOutcome:
     """Ends of the interval of the needed replicas that holds 90% of the draws."""
     replicas_hi: int | None = None
     rate_at_slo_rps: float | None = None
-    """The mean rate of this traffic that each replica serves."""
+    """Mean rate of this traffic, per replica, at which the replicas just meet the SLO."""
     binds: str | None = None
     """What keeps a replica from more: `limits`, `compute`, `kv_cache` or `batch`."""
     kv_tokens: int | None = None
@@ -446,11 +446,19 @@ class CapacityAnswer(Answer):
         """The cheapest GPU profile, or the likeliest where none is an option."""
         return self.alternatives[0]
 
+    @property
+    def utilisation(self) -> float | None:
+        """The mean rate over that at which the replicas just meet the SLO; None: not known."""
+        if self.findings is None or not self.best.rate_at_slo_rps or not self.best.replicas:
+            return None
+        return self.requests.rate_rps / (self.best.replicas * self.best.rate_at_slo_rps)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
         slo = self.slo.facts() | self.target.facts()
         facts = self.shared_facts(slo, None, ()) | {
             "rate_at_slo_rps": self.best.rate_at_slo_rps if self.findings else None,
+            "utilisation": self.utilisation,
             "demand": self.requests.facts(),
         }
         if self.findings is not None:

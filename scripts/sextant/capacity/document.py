@@ -41,9 +41,10 @@ from sextant.pages.words import (
 )
 
 _RATE_NOTE = (
-    "A replica's rate: the mean rate of such traffic, gaps and windows stretched alike, at which "
-    "as many replicas as the likeliest law needs just meet the SLO, over their number. The "
-    "probability is over draws of the law of a step and of the traffic."
+    "A replica's mean rate: that of this traffic, gaps and windows stretched alike, at which as "
+    "many replicas as the likeliest law needs just meet the SLO, over their number. It is not a "
+    "steady rate that a replica serves: a busy hour has more. Utilisation: the mean rate over that "
+    "of all replicas. The probability is over draws of the law of a step and of the traffic."
 )
 _BINDS = {
     "compute": "beyond it the queue grows without end: compute binds",
@@ -280,21 +281,21 @@ def _why(outcome: CapacityOutcome) -> str:
         case "too_slow":
             return "too few requests alone are within all limits (--goodput)"
 
-    serves = "one replica serves them at any rate"
+    bears = "one replica meets the SLO at any mean rate"
     if outcome.rate_at_slo_rps is not None:
-        serves = f"a replica serves {per_second(outcome.rate_at_slo_rps)}"
+        bears = f"a replica just meets the SLO at a mean of {per_second(outcome.rate_at_slo_rps)}"
     if outcome.status == "too_many":
-        return f"{serves}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
+        return f"{bears}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     if outcome.status == "unsure":
         cause = f"{limit} of requests alone, {number(ratio)} times its limit at the likeliest law, "
         cause += "is above it in more draws than the risk allows: raise it, or --risk"
-        return f"{serves}; {_too_long_words(outcome) if outcome.alone.n_refused else cause}"
+        return f"{bears}; {_too_long_words(outcome) if outcome.alone.n_refused else cause}"
     binds = f" ({_BINDS[outcome.binds]})" if outcome.binds in _BINDS else ""
     low = outcome.replicas_lo
     high = outcome.replicas_hi
     if high is None or low is None:
-        return f"{serves}{binds}; {number(low)} or more replicas, none is enough in 5% of the draws"
-    return f"{serves}{binds}; 90% interval {_span(low, high)}"
+        return f"{bears}{binds}; {number(low)} or more replicas, none is enough in 5% of the draws"
+    return f"{bears}{binds}; 90% interval {_span(low, high)}"
 
 
 def _too_long_words(outcome: CapacityOutcome) -> str:
@@ -342,7 +343,9 @@ def _change_lines(answer: CapacityAnswer, findings: CapacityFindings) -> list[st
         needed = plural(growth.replicas_needed, "replica")
         enough = f"it takes {needed}, {_price(growth.usd_per_hour)}"
 
+    use = [] if answer.utilisation is None else [f"utilisation {percent(answer.utilisation)}"]
     lines = [
+        *use,
         f"{fails}: {missed_words(failure.windows)}",
         f"traffic × {growth.factor:g}: {missed_words(growth.windows)}; {enough}",
         _schedule_line(findings.schedule),

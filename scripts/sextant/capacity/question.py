@@ -57,6 +57,9 @@ class CapacityQuestion:
     """Traffic that sizes the replicas; `traffic` then only shows them over time. None: `traffic`
     does both."""
 
+    notes: tuple[str, ...] = ()
+    """What the answer says first, e.g. which lengths are assumed."""
+
     @property
     def sizing_traffic(self) -> Traffic:
         """The traffic that sizes the replicas."""

@@ -203,7 +203,8 @@ class Roofline(JointPredictor):
         """
         if not self.has_steps or rows["is_eager"].any():
             problem = "servers without CUDA graphs (TGIS, CPU cores) are measured or asked about"
-            fix = "name a source of servers with them, e.g. --source archive:inferencex"
+            fix = "name a source of servers with them, e.g. --source archive:inferencex, and give "
+            fix += "--input-tokens and --output-tokens"
             raise InputError(f"no step can be simulated: {problem}", fix=fix)
         n_rows = len(rows)
         n_users = len(_USERS)

@@ -74,11 +74,7 @@ class Decision:
         question = case.question
         source = case.source
         notes = outside_warning(outside, source)
-        if question.requests is None and not case.is_measured:
-            inputs, outputs = case.lengths[0]
-            text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
-            text += f"{outputs:.0f} output tokens, those of {source.characterization.source}. "
-            notes.append(f"{text}Give --input-tokens and --output-tokens, or --workload.")
+        notes += case.lengths_notes
         notes += [*case.notes, *source.characterization.left_out, *case.naming_notes()]
         if question.prefix_hit_rate and not self.fitted.has_steps:
             notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")

@@ -391,7 +391,7 @@ def summarise(
         "kv_used_fraction": s.use.kv_block_s / (s.use.n_blocks * replica_s),
         "kv_used_fraction_max": s.use.most_blocks / s.use.n_blocks,
         "preemptions": int(s.preemptions[s.is_counted].sum()),
-        "utilisation": min(s.use.busy_s / replica_s, 1.0),
+        "busy_share": min(s.use.busy_s / replica_s, 1.0),
         "cached_fraction": float(s.cached_tokens[is_ok].sum() / max(inputs.sum(), 1)),
         "evicted_blocks": s.use.n_evicted,
         "n_requests": int(s.is_counted.sum()),

@@ -26,7 +26,7 @@ from sextant.capacity.answer import (
 )
 from sextant.capacity.document import missed_words, outcome_cells
 from sextant.facts.slo import SLO
-from sextant.pages.words import chance
+from sextant.pages.words import chance, percent
 from sextant.workload.requests import RequestStream
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
@@ -88,7 +88,12 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
     assert rows[0] in answer["text"] or len(set(schedule["replicas"])) == 1
     assert len(timeline["fixed"]["ttft_ms"]) == len(timeline["fixed"]["is_met"])
     assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(16_000)
-    for line in ("a replica serves", "a replica fails", "traffic × 1.5", "by 15"):
+    for line in (
+        "a replica just meets the SLO at a mean of",
+        "a replica fails",
+        "traffic × 1.5",
+        "by 15",
+    ):
         assert line in answer["text"]
 
 
@@ -211,7 +216,6 @@ def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, last
 LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
 BAD = [
     ((), "there is no traffic", "--trace, --request-rate"),
-    (("--request-rate", 5), "the requests have no length", "--request-rate"),
     (("--request-rate", 0, *LENGTHS), "range", "--request-rate"),
     (("--request-rate", 1e5, "--duration", "1min", *LENGTHS), "6,000,000 requ", "--duration"),
     (("--trace", "T", "--request-rate", 5), "the trace has its own", "--request-rate"),
@@ -285,7 +289,7 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     assert "1 request (up to 50 % of the requests of a window)" in said
     one = replace(refused, status="meets", replicas=1, replicas_lo=1, replicas_hi=1)
     one = replace(one, usd_per_hour=1.0, probability_met=0.9)
-    assert outcome_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")
+    assert outcome_cells(one)[-1].endswith("at any mean rate; 90% interval 1 replica")
 
 
 def test_of_a_long_day_the_peak_needs_more_than_the_night_and_holes_are_named(
@@ -324,3 +328,55 @@ def test_of_a_long_day_the_peak_needs_more_than_the_night_and_holes_are_named(
     sextant("capacity", *asked, "--format", "html", "--out", tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text("utf-8")
     assert unknown in " ".join(Page(html).text.split())
+
+
+@pytest.mark.parametrize("llm", [("--llm", "openai__gpt-oss-120b"), ("--hf-config", LLM)])
+def test_without_lengths_every_command_takes_the_same_and_says_so(llm) -> None:
+    """`recommend` took those of the points, `capacity` and `simulate` refused the question."""
+    asked = (*llm, "--source", "archive:inferencex", "--request-rate", 0.5, "--format", "json")
+    asked += ("--ttft-ms", "9000")
+    profiles = ("--gpu-profiles", "8xH200-141GB")
+    recommended = json.loads(sextant("recommend", *asked, *profiles))
+    sized = json.loads(sextant("capacity", *asked, *profiles, "--draws", 0))
+    lasting = json.loads(sextant("capacity", *asked, *profiles, "--draws", 0, "--duration", "5min"))
+    simulated = json.loads(
+        sextant(
+            "simulate", *asked, "--gpu-profile", "8xH200-141GB", "--draws", 0, "--duration", "5min"
+        )
+    )
+    (note,) = (text for text in recommended["warnings"] if text.startswith("No lengths were given"))
+    assert all(note in answer["warnings"] for answer in (sized, lasting, simulated))
+    lengths = [float(word) for word in re.findall(r"\d+", note.partition(", those")[0])]
+    for demand in (sized["demand"], lasting["demand"], simulated["load"]):
+        means = demand["mean_input_tokens"], demand["mean_output_tokens"]
+        assert means == pytest.approx(lengths, abs=1)
+    serving = recommended["serving"]
+    assert serving == sized["serving"] == lasting["serving"] == simulated["serving"]
+
+
+def test_without_lengths_and_a_source_both_commands_ask_for_them() -> None:
+    with pytest.raises(InputError, match="no step can be simulated") as error:
+        sextant("capacity", *ASKED, "--request-rate", 5, "--ttft-ms", "p95:1000")
+    assert "--input-tokens and --output-tokens" in error.value.fix
+
+
+def test_utilisation_is_one_figure_and_busy_another(answer) -> None:
+    """`recommend` said 23 % and `simulate` 91.6 % of one deployment, both by the same name."""
+    most_rps = answer["replicas"] * answer["rate_at_slo_rps"]
+    assert answer["utilisation"] == pytest.approx(answer["demand"]["rate_rps"] / most_rps)
+    assert f"utilisation {percent(answer['utilisation'])}" in answer["text"]
+    assert "a replica serves" not in answer["text"]
+
+    load = (*LENGTHS, "--request-rate", 6, "--format", "json")
+    asked = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB", *LIMITS[:4], *load)
+    recommended = json.loads(sextant("recommend", *asked))
+    sized = json.loads(sextant("capacity", *asked, "--draws", 0))
+    assert recommended["replicas"] == sized["replicas"]
+    used = recommended["cost"]["utilisation"]
+    assert used == pytest.approx(sized["utilisation"], rel=0.1)
+
+    profile = ("--gpu-profile", "1xH100-80GB", "--replicas", sized["replicas"], "--draws", 0)
+    simulated = json.loads(sextant("simulate", "--hf-config", LLM, *profile, *load))
+    assert "utilisation" not in simulated and simulated["busy_share"] > 1.5 * used
+    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    assert "| utilisation | The load over the most load" in glossary and "| busy | " in glossary

@@ -148,7 +148,7 @@ def test_a_request_alone_takes_its_steps(is_asynchronous: bool) -> None:
     found = summarise(result)
     assert found["itl_ms"]["mean"] == pytest.approx(np.mean(decodes_ms))
     assert found["throughput_tok_s"] == pytest.approx(3 / result.end_s)
-    assert found["utilisation"] == pytest.approx((15 + sum(decodes_ms)) / 1e3 / result.end_s)
+    assert found["busy_share"] == pytest.approx((15 + sum(decodes_ms)) / 1e3 / result.end_s)
 
 
 def test_users_send_the_next_request_when_the_last_is_answered() -> None:
