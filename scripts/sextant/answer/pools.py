@@ -14,17 +14,10 @@ import numpy as np
 
 from sextant.answer.option import Option
 from sextant.ask.case import Case
-from sextant.ask.laws import ServerLaws
 from sextant.base.errors import InputError
-from sextant.decide.profile_sizing import size_profiles
-from sextant.decide.simulated_sizing import (
-    Replicas,
-    SimulatedReplica,
-    Sizing,
-    SizingSettings,
-    serving_results,
-)
-from sextant.decide.sizing import probability_of
+from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
+from sextant.decide.replica_sizing import Sizing, enough_replicas, size_profiles
+from sextant.decide.replicas import Replicas, SimulatedReplica, serving_results
 from sextant.decide.windows import ServingResults, Target
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
@@ -70,10 +63,11 @@ class PoolsOption:
 
 def size_pools(
     case: Case,
-    laws_of: Callable[[Case], Mapping[str, ServerLaws]],
+    laws_of: Callable[[Case], Mapping[str, ReplicaLaws]],
     traffic: Traffic,
     target: Target,
     confidence: float,
+    surface: LatencySurface,
 ) -> PoolsOption | None:
     """Return the cheapest two pools that meet a target with this probability, or None.
 
@@ -83,6 +77,7 @@ def size_pools(
         traffic: what arrives.
         target: one limit on the first token, one on later ones.
         confidence: the probability.
+        surface: latencies of these requests on replicas that do both.
 
     Raises:
         InputError: the target lacks one of the two limits, or has another one; or turns wait for
@@ -100,14 +95,13 @@ def size_pools(
         for profile_id in laws["decode"]
     }
     sizings = {}
-    for pool, servers_laws in laws.items():
+    for pool, laws_by_profile in laws.items():
         servers = {
-            profile_id: _pool_server(case, profile_id, server_laws, pool, handovers[profile_id])
-            for profile_id, server_laws in servers_laws.items()
+            profile_id: _pool_server(case, profile_id, replica_laws, pool, handovers[profile_id])
+            for profile_id, replica_laws in laws_by_profile.items()
         }
         pool_target = replace(target, limits=limits[pool])
-        settings = SizingSettings(has_rate=False)
-        sizings[pool] = size_profiles(servers, traffic, pool_target, confidence, settings)
+        sizings[pool] = size_profiles(servers, traffic, pool_target, confidence, surface)
 
     options = []
     pairs = product(sizings["prefill"].items(), sizings["decode"].items())
@@ -149,12 +143,11 @@ def handover(llm: LLM, engine: str, *gpu_profiles: GPUProfile) -> Handover:
 
 
 def _pool_server(
-    case: Case, profile_id: str, server_laws: ServerLaws, pool: str, between: Handover
+    case: Case, profile_id: str, laws: ReplicaLaws, pool: str, between: Handover
 ) -> SimulatedReplica:
     """Return a replica of one pool, each draw with its own law and time between the pools."""
     question = case.question
-    laws = server_laws.laws
-    deviations = np.random.default_rng(question.seed).standard_normal(len(laws))
+    deviations = np.random.default_rng(question.seed).standard_normal(len(laws.terms))
     deviations[0] = 0.0  # the likeliest
 
     def run(
@@ -164,7 +157,7 @@ def _pool_server(
         if requests.gaps is not None:
             requests = requests.for_one_replica(replicas)
             replicas = 1
-        replica_pool = ReplicaPool(server_laws.schedulers[draw], laws[draw], replicas)
+        replica_pool = ReplicaPool(laws.scheduler, laws.law(draw), replicas)
         if pool == "decode":
             simulation = decoded(requests, replica_pool, window_s or np.inf)
         else:
@@ -174,32 +167,33 @@ def _pool_server(
             simulation = prefilled(cached, replica_pool, drawn_handover)
         return serving_results(requests, [(slice(None), simulation)], window_s)
 
-    return SimulatedReplica(case.gpu_profiles[profile_id], run, len(laws))
+    return SimulatedReplica(case.gpu_profiles[profile_id], laws, run, is_whole=False)
 
 
 def _cheapest_pair(
     prefill: Sizing, decode: Sizing, confidence: float, between_ms: float
 ) -> PoolsOption | None:
     """Return the cheapest numbers of replicas that are enough at once; None: there are none."""
-    if not (prefill.needs and decode.needs):  # no number of replicas is enough for one of them
+    if not (
+        len(prefill.needs) and len(decode.needs)
+    ):  # no number of replicas is enough for one of them
         return None
     profiles = [sizing.server.profile for sizing in (prefill, decode)]
-    needs = np.array([prefill.needs, decode.needs])
-    n_draws = needs.shape[1]
+    has_draws = prefill.server.n_draws > 0
     best = None
-    for n_prefill, n_decode in {
-        (a, b) for a in needs[0] for b in needs[1] if np.isfinite(a) and np.isfinite(b)
-    }:
-        n_met = int(((needs[0] <= n_prefill) & (needs[1] <= n_decode)).sum())
-        probability = float(probability_of(n_met, n_draws)) if n_draws > 1 else None
-        is_enough = n_met > 0 if probability is None else probability >= confidence - 1e-9
+    for n_prefill in np.unique(prefill.needs[np.isfinite(prefill.needs)]):
+        # The fewest for decode, of those draws for which the first pool is enough.
+        needs = np.where(prefill.needs <= n_prefill, decode.needs, np.inf)
+        n_decode = enough_replicas(needs, confidence)
+        if n_decode is None:
+            continue
         usd = n_prefill * profiles[0].usd_per_hour + n_decode * profiles[1].usd_per_hour
-        if is_enough and (best is None or usd < best.usd_per_hour):
+        if best is None or usd < best.usd_per_hour:
             best = PoolsOption(
                 PoolSize(profiles[0].gpu_profile_id, int(n_prefill)),
-                PoolSize(profiles[1].gpu_profile_id, int(n_decode)),
+                PoolSize(profiles[1].gpu_profile_id, n_decode),
                 usd,
-                probability,
+                float((needs <= n_decode).mean()) if has_draws else None,
                 between_ms,
             )
     return best

@@ -60,8 +60,8 @@ class SearchOptions:
     of requests in flight; beside it .values.yaml for vLLM's production stack."""
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; 0.99 by default."""
-    draws: Annotated[int, typer.Option(min=0)] = 32
-    """Draws of the law and the traffic; 0: the likeliest alone."""
+    draws: Annotated[int, typer.Option(min=0)] = 1000
+    """Draws of the law; 0: the likeliest alone."""
 
     def needed_attainment(self) -> float | None:
         """Return the share of windows that a tuned policy has to meet; None if none is tuned."""

@@ -274,9 +274,12 @@ class Case:
 
     def memory(self, profile_id: str) -> Memory:
         """Return what is where in the memory of a candidate."""
+        return self.memory_on(self.gpu_profiles[profile_id])
+
+    def memory_on(self, gpu_profile: GPUProfile) -> Memory:
+        """Return what is where in the memory of a GPU profile."""
         # A source says what share its vLLM servers were given.
         share = self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
-        gpu_profile = self.gpu_profiles[profile_id]
         copies = self.serving.copies(gpu_profile)
         return memory_of(self.llm, gpu_profile.devices, share, self.engine, copies)
 

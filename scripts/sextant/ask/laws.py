@@ -1,8 +1,8 @@
 """The law of an engine step on each candidate, for simulations of one LLM."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,14 +12,15 @@ from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
-from sextant.decide.profile_sizing import is_as_good, might
+from sextant.decide.latency_surface import LatencySurface, ReplicaLaws, choose_design
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
-from sextant.facts.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile, is_as_good, might
 from sextant.law.means import MeanLoad
 from sextant.law.roofline import Roofline
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.workload.requests import SteadyTraffic
 
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
 DRAFTED_ITL = "With speculation several tokens come at once: ITL is the time per token, as TPOT."
@@ -71,31 +72,27 @@ class Settings:
         return replace(scheduler, max_model_len=min(longest_tokens, scheduler.longest))
 
 
-class DrawnLaws(Sequence[StepLaw]):
-    """The likeliest law, then draws; the draws are fitted when the first one is asked for."""
+class CandidateLaws(NamedTuple):
+    """How replicas on GPU profiles work."""
 
-    def __init__(self, likeliest: StepLaw, n: int, draw: Callable[[], Sequence[StepLaw]]) -> None:
-        """Take the likeliest law, and what returns it with `n` draws."""
-        self._likeliest = likeliest
-        self._n_draws = n
-        self._draw = draw
+    servers: dict[str, ReplicaLaws]
+    """By candidate, where a law is known."""
+    measured: dict[str, ReplicaLaws]
+    """By measured GPU profile that the LLM fits on, whether it is a candidate or not."""
+    unknown: dict[str, str]
+    """Why the other candidates have no law."""
 
-    def __len__(self) -> int:
-        return 1 + self._n_draws
+    def surface(
+        self, traffic: SteadyTraffic, lengths: Sequence[float], prefix_hit_rate: float
+    ) -> LatencySurface:
+        """Return the latencies of requests like those of a traffic, of these mean lengths.
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._likeliest if index == 0 else self._all[index]
-
-    @cached_property
-    def _all(self) -> Sequence[StepLaw]:
-        return self._draw()
-
-
-class ServerLaws(NamedTuple):
-    """How a replica on one GPU profile works: the likeliest law first, then draws."""
-
-    laws: Sequence[StepLaw]
-    schedulers: Sequence[Scheduler]
+        It is the same whichever of the measured GPU profiles are candidates.
+        """
+        is_cpu = {name: laws for name, laws in self.servers.items() if name not in self.measured}
+        replicas = self.measured or is_cpu
+        points = choose_design(replicas, np.array(lengths), traffic.alpha, traffic.seed)
+        return LatencySurface(points, traffic, prefix_hit_rate)
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,17 @@ class CaseLaws:
     case: Case
     model: Roofline
     """What the laws come from."""
-    servers: Mapping[str, ServerLaws]
-    """By GPU profile, where one can serve the LLM and a law is known."""
+    candidates: CandidateLaws
     excluded: Mapping[str, str]
     """Why the other GPU profiles have no law."""
     longest_tokens: int
     """Requests with more tokens, input and output, are refused."""
     warnings: list[str]
+
+    @property
+    def servers(self) -> Mapping[str, ReplicaLaws]:
+        """By GPU profile, where one can serve the LLM and a law is known."""
+        return self.candidates.servers
 
 
 def find_laws(
@@ -133,19 +134,19 @@ def find_laws(
         *([DRAFTED_ITL] if case.question.speculative else []),
     ]
     model = fit_medians(case)
-    servers, unknown = server_laws(case, settings, n_draws, model)
-    excluded = {**case.excluded, **unknown}
-    return CaseLaws(case, model, servers, excluded, case.longest_served_tokens, warnings)
+    candidates = candidate_laws(case, settings, n_draws, model)
+    excluded = {**case.excluded, **candidates.unknown}
+    return CaseLaws(case, model, candidates, excluded, case.longest_served_tokens, warnings)
 
 
-def server_laws(
+def candidate_laws(
     case: Case,
     settings: Settings,
     n_draws: int,
     model: Roofline,
     *,
-    are_few_drawn: bool = False,
-) -> tuple[dict[str, ServerLaws], dict[str, str]]:
+    with_measured: bool = True,
+) -> CandidateLaws:
     """Return the laws of a step on each candidate, and why the other candidates have none.
 
     Args:
@@ -153,8 +154,8 @@ def server_laws(
         settings: of the scheduler.
         n_draws: draws beside the likeliest law.
         model: what `fit_medians` returns.
-        are_few_drawn: whether most candidates are judged by their likeliest law alone. The draws
-            of each one are then fitted when they are needed, else all at once.
+        with_measured: whether the measured GPU profiles are drawn beside the candidates: a draw on
+            a device says something of better devices, candidates or not.
 
     Raises:
         InputError: the predictor, or the measured engines, have no law of a step.
@@ -171,95 +172,63 @@ def server_laws(
         else:
             servers[profile_id] = laws
     if not on_gpu:
-        return servers, unknown
+        return CandidateLaws(servers, {}, unknown)
 
-    mean_tokens = sum(case.mean_lengths.values())
-    schedulers = {
-        profile_id: settings.scheduler(
-            case.memory(profile_id).kv_tokens(mean_tokens),
-            case.longest_served_tokens,
-            case.engine,
-            case.serving.engine_version,
-            case.serving.copies(case.gpu_profiles[profile_id]),
-        )
-        for profile_id in on_gpu
-    }
-    drawing = _GPULaws(case, model, schedulers)
-    n_at_once = 0 if are_few_drawn else n_draws
-    for profile_id, laws_at_once in drawing.draw(on_gpu, n_at_once, not are_few_drawn).items():
-        step_laws_of: Sequence[StepLaw] = laws_at_once
-        if are_few_drawn:
-            when_needed = partial(drawing.draw_alone, profile_id, n_draws)
-            step_laws_of = DrawnLaws(laws_at_once[0], n_draws, when_needed)
-        same_schedulers = [schedulers[profile_id]] * (1 + n_draws)
-        servers[profile_id] = ServerLaws(step_laws_of, same_schedulers)
-    return servers, unknown
-
-
-class _GPULaws(NamedTuple):
-    """Draws the laws of a step of a case on GPUs."""
-
-    case: Case
-    model: Roofline
-    schedulers: Mapping[str, Scheduler]
-
-    def draw(
-        self, profile_ids: Sequence[str], n_draws: int, with_lesser: bool
-    ) -> dict[str, list[StepLaw]]:
-        """Return the likeliest law and draws of it on each of these GPU profiles.
-
-        With `with_lesser`, measured GPU profiles that are no better than one of these are drawn
-        beside them: a draw on a device says something of better devices, candidates or not.
-        """
-        case = self.case
-        seed = case.question.seed
-        lesser: dict[str, GPUProfile] = {}
-        if with_lesser and n_draws:
-            source = case.source
-            lesser = {
-                name: measured
-                for name, measured in source.characterization.profiles.items()
-                if name not in case.gpu_profiles
-                and any(is_as_good(case.gpu_profiles[better], measured) for better in profile_ids)
-            }
-            longest = source.longest_request_tokens
-            for name in ruled_out(case.llm, lesser, longest, source.memory_utilization):
-                del lesser[name]
-
-        gpu_profiles = {**lesser, **case.gpu_profiles}
-        drawn_ids = [*profile_ids, *lesser]
-
-        keys = pd.DataFrame([(case.llm_id, name, 1) for name in drawn_ids], columns=KEYS)
-        # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
-        uncached = case.varied({"prefix_hit_rate": 0.0})
-        rows = uncached.asked_rows(self.model, keys, gpu_profiles)
-        drawn = dict(zip(drawn_ids, self.model.step_laws(rows, n_draws, seed), strict=True))
-        coupled = _coupled(drawn, gpu_profiles, case.lengths[0])
-        return {
-            name: [*map(StepLaw.of, self._calibrated(name, coupled[name], seed))]
-            for name in profile_ids
+    measured = {}
+    if with_measured:
+        measured = {
+            name: profile
+            for name, profile in case.source.characterization.profiles.items()
+            if profile.gpu.kind != "cpu"
         }
+        longest = case.source.longest_request_tokens
+        for name in ruled_out(case.llm, measured, longest, case.source.memory_utilization):
+            del measured[name]
 
-    def draw_alone(self, profile_id: str, n_draws: int) -> list[StepLaw]:
-        """Return the likeliest law and draws of it on one GPU profile."""
-        return self.draw([profile_id], n_draws, with_lesser=False)[profile_id]
+    profiles = {**measured, **{name: case.gpu_profiles[name] for name in on_gpu}}
+    keys = pd.DataFrame([(case.llm_id, name, 1) for name in profiles], columns=KEYS)
+    # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
+    uncached = case.varied({"prefix_hit_rate": 0.0})
+    rows = uncached.asked_rows(model, keys, profiles)
+    seed = case.question.seed
+    drawn = dict(zip(profiles, model.step_laws(rows, n_draws, seed), strict=True))
+    coupled = _coupled(drawn, profiles, case.lengths[0])
 
-    def _calibrated(self, profile_id: str, laws: np.ndarray, seed: int) -> np.ndarray:
-        """Return laws, (1 + draws, terms), that also give what the probe measured there."""
-        probe = self.case.probe
-        if probe is None:
-            return laws
-        is_here = (probe["gpu_profile_id"] == profile_id) & probe[TARGETS].notna().any(axis=1)
-        probe = probe[is_here]
-        if probe.empty:
-            return laws
-        # Few questions have a probe.
-        from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
+    drawn_laws = {}
+    for name, terms in coupled.items():
+        scheduler = _scheduler(case, settings, profiles[name])
+        drawn_laws[name] = ReplicaLaws(scheduler, _calibrated(case, name, scheduler, terms))
+    servers |= {name: drawn_laws[name] for name in on_gpu}
+    return CandidateLaws(servers, {name: drawn_laws[name] for name in measured}, unknown)
 
-        inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
-        load = MeanLoad(inputs, outputs.clip(min=2))
-        result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
-        return fit_laws_to_probe(laws, self.schedulers[profile_id], result, seed)
+
+def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:
+    """Return how a replica of the LLM on a GPU profile schedules."""
+    return settings.scheduler(
+        case.memory_on(profile).kv_tokens(sum(case.mean_lengths.values())),
+        case.longest_served_tokens,
+        case.engine,
+        case.serving.engine_version,
+        case.serving.copies(profile),
+    )
+
+
+def _calibrated(case: Case, profile_id: str, scheduler: Scheduler, terms: np.ndarray) -> np.ndarray:
+    """Return laws, (1 + draws, terms), that also give what the probe measured there."""
+    probe = case.probe
+    if probe is None:
+        return terms
+    is_here = (probe["gpu_profile_id"] == profile_id) & probe[TARGETS].notna().any(axis=1)
+    probe = probe[is_here]
+    if probe.empty:
+        return terms
+    # Few questions have a probe.
+    from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
+
+    inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
+    load = MeanLoad(inputs, outputs.clip(min=2))
+    result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
+    return fit_laws_to_probe(terms, scheduler, result, case.question.seed)
 
 
 def _coupled(
@@ -280,7 +249,7 @@ def _coupled(
         return prompt_ms + outputs / _BATCH * law.step_ms(0, _BATCH, context, 0)
 
     ratios: dict[str, np.ndarray] = {}
-    for name in sorted(laws, key=lambda name: float(np.prod(might(gpu_profiles[name])))):
+    for name in sorted(laws, key=lambda name: math.prod(might(gpu_profiles[name]))):
         likeliest = laws[name][:1]
         ratio = np.divide(laws[name], likeliest, out=np.ones_like(laws[name]), where=likeliest > 0)
         for other, other_ratio in ratios.items():
@@ -293,7 +262,7 @@ def _coupled(
 
 def _laws_of_points(
     case: Case, profile_id: str, settings: Settings, n_draws: int
-) -> ServerLaws | None:
+) -> ReplicaLaws | None:
     """Return the laws that give what was measured of the LLM there; None if nothing was."""
     from sextant.law.measured_server import calibrate, requests_of_points
 
@@ -307,5 +276,4 @@ def _laws_of_points(
         return None
     scheduler = settings.scheduler(int(batch_weights.max()), case.longest_served_tokens)
     calibrated = calibrate(requests_of_points(points), scheduler, n_draws, case.question.seed)
-    laws = [calibrated.law, *map(StepLaw.of, calibrated.draws)]
-    return ServerLaws(laws, [scheduler] * len(laws))
+    return ReplicaLaws(scheduler, np.vstack([calibrated.law.array(), *calibrated.draws]))

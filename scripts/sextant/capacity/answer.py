@@ -11,7 +11,7 @@ from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
 from sextant.capacity.policies import ScaledObject
-from sextant.decide.simulated_sizing import Sizing
+from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
 from sextant.facts.engine import Startup
 from sextant.facts.slo import SLO

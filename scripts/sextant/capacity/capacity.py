@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from sextant.answer.pools import pools_note, size_pools
 from sextant.ask.api_prices import Billed, OwnDeployment, compare_with_api
-from sextant.ask.laws import CaseLaws, find_laws, server_laws
+from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
 from sextant.ask.traffic import demand_notes
 from sextant.capacity.answer import (
     CapacityAnswer,
@@ -17,16 +17,12 @@ from sextant.capacity.answer import (
 from sextant.capacity.changes import after_failure, after_growth, size_split, with_neighbours
 from sextant.capacity.question import CapacityQuestion, check_capacity
 from sextant.capacity.schedule import find_schedule, with_drafts
-from sextant.decide.profile_sizing import size_profiles
-from sextant.decide.simulated_sizing import (
-    SimulatedReplica,
-    Sizing,
-    SizingSettings,
-    simulated_server,
-)
+from sextant.decide.latency_surface import LatencySurface
+from sextant.decide.replica_sizing import Sizing, size_profiles
+from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.facts.engine import Startup
 from sextant.pages.words import percent, plural
-from sextant.workload.requests import RequestStream
+from sextant.workload.requests import RequestStream, steady_like
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class _Sized:
     capacity_question: CapacityQuestion
     laws: CaseLaws
     servers: dict[str, SimulatedReplica]
+    surface: LatencySurface
     sizings: dict[str, Sizing]
 
     @classmethod
@@ -44,23 +41,27 @@ class _Sized:
         question = capacity_question.question
         laws = find_laws(question, capacity_question.settings, capacity_question.n_draws)
         servers = {
-            profile_id: simulated_server(
+            profile_id: simulated_replica(
                 laws.case.gpu_profiles[profile_id],
-                server.schedulers,
-                server.laws,
+                replica_laws,
                 question.prefix_hit_rate,
                 capacity_question.router,
             )
-            for profile_id, server in laws.servers.items()
+            for profile_id, replica_laws in laws.servers.items()
         }
+        requests = steady_like(capacity_question.sizing_traffic, question.seed)
+        surface = laws.candidates.surface(
+            requests, requests.drawn(0).mean_lengths, question.prefix_hit_rate
+        )
         sizings = size_profiles(
             servers,
             capacity_question.sizing_traffic,
             capacity_question.target,
             1 - capacity_question.risk,
-            SizingSettings(least=capacity_question.terms.least),
+            surface,
+            capacity_question.terms.least,
         )
-        return cls(capacity_question, laws, servers, sizings)
+        return cls(capacity_question, laws, servers, surface, sizings)
 
     @property
     def requests(self) -> RequestStream:
@@ -78,7 +79,7 @@ class _Sized:
         outcomes = [
             CapacityOutcome.of(
                 sizing,
-                self.laws.servers[profile_id].schedulers[0].kv_tokens,
+                self.laws.servers[profile_id].scheduler.kv_tokens,
                 is_gpu_measured=case.is_gpu_measured(profile_id),
             )
             for profile_id, sizing in self.sizings.items()
@@ -141,6 +142,7 @@ class _Sized:
                 capacity_question.split_tokens,
                 target,
                 1 - capacity_question.risk,
+                self.surface,
             )
             findings = replace(findings, split=split)
         return findings
@@ -230,12 +232,19 @@ def _answer(
     if findings is not None and capacity_question.is_disaggregated:
         pools = size_pools(
             case,
-            lambda pool_case: server_laws(
-                pool_case, capacity_question.settings, capacity_question.n_draws, sized.laws.model
-            )[0],
+            lambda pool_case: (
+                candidate_laws(
+                    pool_case,
+                    capacity_question.settings,
+                    capacity_question.n_draws,
+                    sized.laws.model,
+                    with_measured=False,
+                ).servers
+            ),
             capacity_question.sizing_traffic,
             capacity_question.target,
             1 - capacity_question.risk,
+            sized.surface,
         )
         notes = [pools_note(pools, chosen), *notes]
 

@@ -16,9 +16,10 @@ from sextant.capacity.answer import (
     SplitPool,
     WindowsSummary,
 )
-from sextant.decide.profile_sizing import size_profiles
-from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, SizingSettings
-from sextant.decide.sizing import fewest_replicas, probability_of
+from sextant.decide.latency_surface import LatencySurface
+from sextant.decide.replica_sizing import Sizing, size_profiles
+from sextant.decide.replicas import SimulatedReplica
+from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import ServingResults, Target, judge_windows
 from sextant.pages.words import MINUTE_S
 from sextant.workload.requests import RequestStream, ScalableTraffic, Traffic
@@ -138,6 +139,7 @@ def size_split(
     tokens: int,
     target: Target,
     confidence: float,
+    surface: LatencySurface,
 ) -> Split:
     """Return the cheapest pool for inputs up to `tokens`, and the cheapest for longer inputs.
 
@@ -156,8 +158,7 @@ def size_split(
     cheapest: list[Sizing | None] = []
     for is_long in (False, True):
         side = _OneSide(traffic, tokens, is_long)
-        settings = SizingSettings(has_rate=False)
-        sizings = size_profiles(servers, side, target, confidence, settings).values()
+        sizings = size_profiles(servers, side, target, confidence, surface).values()
         enough = [sizing for sizing in sizings if sizing.replicas]
         cheapest.append(min(enough, key=lambda sizing: sizing.usd_per_hour or np.inf, default=None))
 
@@ -167,6 +168,6 @@ def size_split(
         return Split(tokens, None, None, *pools)
     needs = np.array([short.needs, long.needs])
     counts = np.array([[short.count], [long.count]])
-    n_met = int((needs <= counts).all(axis=0).sum())
+    probability = float((needs <= counts).all(axis=0).mean())
     usd = (short.usd_per_hour or 0.0) + (long.usd_per_hour or 0.0)
-    return Split(tokens, usd, float(probability_of(n_met, needs.shape[1])), *pools)
+    return Split(tokens, usd, probability, *pools)

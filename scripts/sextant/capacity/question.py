@@ -1,5 +1,6 @@
 """What `sextant capacity` is asked: a question, the traffic, and how replicas may come and go."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,7 +8,6 @@ from typing import NamedTuple
 from sextant.ask.laws import Settings
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
-from sextant.decide.sizing import draws_needed
 from sextant.decide.windows import Target
 from sextant.facts.engine import Startup, startup_of
 from sextant.facts.llm import LLM
@@ -17,7 +17,7 @@ from sextant.simulate.simulation import Router
 from sextant.workload.requests import ScalableTraffic, SteadyTraffic, Traffic
 
 RISK = 0.1
-N_DRAWS = 32
+N_DRAWS = 1000
 
 
 class Terms(NamedTuple):
@@ -73,7 +73,7 @@ class CapacityQuestion:
 
 def check_capacity(capacity_question: CapacityQuestion) -> None:
     """Raise InputError where the draws cannot show the risk, or the traffic is too long."""
-    least_draws = draws_needed(1 - capacity_question.risk) - 1  # the likeliest law is one more
+    least_draws = math.ceil(1 / capacity_question.risk - 1e-9)
     if 0 < capacity_question.n_draws < least_draws:
         problem = (
             f"{capacity_question.n_draws} draws cannot show a risk of {capacity_question.risk:g}"

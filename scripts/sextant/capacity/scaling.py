@@ -23,7 +23,7 @@ from sextant.capacity.answer import (
 from sextant.capacity.policies import ScaledObject
 from sextant.capacity.question import CapacityQuestion
 from sextant.capacity.schedule import find_schedule
-from sextant.decide.simulated_sizing import Sizing
+from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import (
     WINDOW_S,
     Judged,

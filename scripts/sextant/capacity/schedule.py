@@ -11,7 +11,7 @@ from sextant.answer.drafting import draft_by_load
 from sextant.ask.laws import CaseLaws
 from sextant.capacity.answer import Schedule, Slot
 from sextant.capacity.question import Terms
-from sextant.decide.simulated_sizing import Sizing
+from sextant.decide.replica_sizing import Sizing
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import Judged, Target
 from sextant.facts.engine import Startup

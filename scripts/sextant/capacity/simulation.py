@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.answer.pools import handover
-from sextant.ask.laws import CaseLaws, ServerLaws, Settings, find_laws
+from sextant.ask.laws import CaseLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
+from sextant.decide.latency_surface import ReplicaLaws
 from sextant.facts.engine import Startup, startup_of
 from sextant.facts.llm import LLM
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
@@ -113,9 +114,9 @@ class Saturation:
     is_exceeded: bool
 
     @classmethod
-    def of(cls, simulation: Simulation, servers: ServerLaws, duration_s: float) -> "Saturation":
+    def of(cls, simulation: Simulation, servers: ReplicaLaws, duration_s: float) -> "Saturation":
         """Return the rate of arrivals that are not refused, and the largest rate served."""
-        scheduler = servers.schedulers[0]
+        scheduler = servers.scheduler
         inputs = simulation.input_tokens
         outputs = simulation.output_tokens
         is_taken = inputs + outputs <= scheduler.longest
@@ -125,7 +126,7 @@ class Saturation:
         limits = BatchLimits.of(scheduler)
 
         n_replicas = simulation.use.n_replicas
-        served_rps = n_replicas * float(saturation_rps(servers.laws[0], limits, load))
+        served_rps = n_replicas * float(saturation_rps(servers.law(0), limits, load))
         offered_rps = float(is_taken.sum() / duration_s)
         # Requests that all decode at once never wait, however fast a short burst of them comes.
         at_once = n_replicas * float(limits.most_decoding(load))
@@ -170,7 +171,7 @@ class SimulationAnswer:
     question: Question
     sent: Sent
     deployment: Deployment
-    servers: ServerLaws
+    servers: ReplicaLaws
     """Of the replicas, or of those that compute prompts."""
     simulation: Simulation
     numbers: Mapping[str, Any]
@@ -233,8 +234,8 @@ class SimulationAnswer:
             "intervals": self.intervals,
             "n_draws": deployment.n_draws,
             "limits_ms": dict(deployment.limits_ms),
-            "scheduler": asdict(self.servers.schedulers[0]),
-            "law": asdict(self.servers.laws[0]),
+            "scheduler": asdict(self.servers.scheduler),
+            "law": asdict(self.servers.law(0)),
             "warnings": [*self.warnings],
             "characterization": self.laws.case.source.facts(),
             "serving": self.laws.case.serving.facts(),
@@ -279,11 +280,11 @@ def simulate_llm(
     is_plain = deployment.decode_replicas is None and deployment.policy is None
     if sent.users is None and is_plain:
         saturation = Saturation.of(likeliest.simulation, servers, sent.duration_s)
-    notes = _notes(likeliest.simulation, sent, deployment, saturation, servers.schedulers[0])
+    notes = _notes(likeliest.simulation, sent, deployment, saturation, servers.scheduler)
 
     drawn = on_threads(
         lambda draw: summarise(runner.run(draw).simulation, deployment.limits_ms),
-        range(1, len(servers.laws)),
+        range(1, len(servers.terms)),
     )
     scaling = likeliest.scaling
     return SimulationAnswer(
@@ -319,15 +320,15 @@ class _Runner:
     deployment: Deployment
 
     @property
-    def servers(self) -> ServerLaws:
+    def servers(self) -> ReplicaLaws:
         """Of the replicas, or of those that compute prompts."""
         return self.laws.servers[self.laws.case.question.gpu_profile_ids[0]]
 
     def run(self, draw: int) -> _Run:
         """Simulate one draw; 0 is the most likely law."""
         deployment = self.deployment
-        scheduler = self.servers.schedulers[draw]
-        law = self.servers.laws[draw]
+        scheduler = self.servers.scheduler
+        law = self.servers.law(draw)
         if deployment.policy is not None:
             return self._run_policy(deployment.policy, scheduler, law, draw)
         prefill = ReplicaPool(scheduler, law, deployment.replicas)
@@ -363,7 +364,7 @@ class _Runner:
         case = self.laws.case
         profile_ids = case.question.gpu_profile_ids
         second = self.laws.servers[profile_ids[1]]
-        decode = ReplicaPool(second.schedulers[draw], second.laws[draw], decode_replicas)
+        decode = ReplicaPool(second.scheduler, second.law(draw), decode_replicas)
         profiles = [case.gpu_profiles[profile_id] for profile_id in profile_ids]
         between = handover(case.llm, case.engine, *profiles)
         users = self.sent.users

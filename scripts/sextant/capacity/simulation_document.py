@@ -44,11 +44,11 @@ def simulation_document(answer: SimulationAnswer, origin: Mapping[str, Any]) -> 
     settings = {
         "replicas": answer.deployment.replicas,
         "router": answer.deployment.router,
-        **jsonable(asdict(answer.servers.schedulers[0])),
+        **jsonable(asdict(answer.servers.scheduler)),
     }
     rows = [[name, "–" if value is None else str(value)] for name, value in settings.items()]
     settings_table = Table(["Setting", "Value"], rows, {0, 1})
-    terms = [[name, number(value)] for name, value in asdict(answer.servers.laws[0]).items()]
+    terms = [[name, number(value)] for name, value in asdict(answer.servers.law(0)).items()]
     source = source_words(case.source) + serving_words(case.serving)
     blocks: list[Block] = [
         Headline(_headline(answer)),

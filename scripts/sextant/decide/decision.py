@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.decide import sizing
+from sextant.decide.latency_surface import RATE_STEPS, in_steps
 from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
@@ -33,8 +34,6 @@ _LOADS_PER_DOUBLING = 10
 _PROBED_LOADS = 8
 MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
-RATE_STEPS = 128
-"""Steps per octave of the request rate that a replica carries: a page holds it in few bits."""
 
 
 class MeasuredDraws(NamedTuple):
@@ -93,11 +92,6 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     return [*map(int, np.unique(users.round()))]
 
 
-def in_steps(rates: np.ndarray) -> np.ndarray:
-    """Return the number of the step (`RATE_STEPS`) that each rate above 0 reaches."""
-    return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
-
-
 def weigh(
     draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
@@ -146,7 +140,7 @@ def weigh_needed(
     low, high = np.where(np.isfinite(ends), ends, np.nan)
     options = _options(llm_id, needed, counts, profiles, {"replicas_lo": low, "replicas_hi": high})
     unknown = ("users_per_replica", "users_lo", "users_median", "users_hi", "load_median")
-    probability = sizing.probability_of(options["n_met"], len(needed))
+    probability = options["n_met"] / len(needed)
     return options.assign(probability_met=probability, **dict.fromkeys(unknown, np.nan))
 
 

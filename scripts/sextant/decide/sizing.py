@@ -1,6 +1,5 @@
 """From latencies to the cheapest GPU profile and its number of replicas (LLM-Pilot, eq. 1-3)."""
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -96,19 +95,6 @@ def size_replicas(
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(served > 0, np.ceil(np.asarray(load) / served - slack), np.inf)
-
-
-def probability_of(n_met: npt.ArrayLike, n_draws: int) -> np.ndarray:
-    """Return the probability of meeting the SLO if `n_met` of a few simulated draws meet it.
-
-    It is the mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1): 17 of 17 are 0.97, not 1.
-    """
-    return (np.asarray(n_met, float) + 0.5) / (n_draws + 1)
-
-
-def draws_needed(probability: float) -> int:
-    """Return the fewest draws that show this probability if all of them meet the SLO."""
-    return int(np.ceil(0.5 / (1 - probability) - 1 - 1e-9))
 
 
 def check_curves(points: pd.DataFrame) -> None:
@@ -255,9 +241,6 @@ def best_of_each(
 
 
 MOST_REPLICAS = 4096
-_RATE_STEP = 2.0
-_RATE_PRECISION = 1.02
-_MOST_DOUBLINGS = 24
 
 
 def fewest_replicas(
@@ -301,28 +284,3 @@ def _bracket(
         low = high
         step = 2 * step
     return low, None
-
-
-def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
-    """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-
-    Doubling or halving from `start_rps` brackets it; then geometric means are tried.
-    """
-    low = 0.0
-    high = math.inf
-    rate = start_rps
-    for _ in range(_MOST_DOUBLINGS):
-        if meets(rate):
-            low = rate
-            rate = rate * _RATE_STEP
-        else:
-            high = rate
-            rate = rate / _RATE_STEP
-        if low and high < math.inf:
-            break
-    if not low or high == math.inf:
-        return high if low else None
-    while high / low > _RATE_PRECISION:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low

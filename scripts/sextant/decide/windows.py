@@ -97,7 +97,7 @@ def judge_windows(outcome: ServingResults, target: Target, n_windows: int) -> Ju
     n_failed = n_requests - count(outcome.is_ok)
     is_met = n_failed <= target.max_failed * n_requests
     latencies_ms = {}
-    requests_ms = _per_request(outcome, target.limits)
+    requests_ms = per_request_ms(outcome, target.limits)
     for name, limit in target.limits.items():
         share = limit.percentile / 100
         windows_ms = np.full(n_windows, np.nan)
@@ -126,12 +126,12 @@ def are_good(outcome: ServingResults, target: Target) -> np.ndarray:
     if "itl" in limits_ms:
         limits_ms["tpot"] = min(limits_ms.pop("itl"), limits_ms.get("tpot", np.inf))
     is_good = outcome.is_ok.copy()
-    for name, values in _per_request(outcome, limits_ms).items():
+    for name, values in per_request_ms(outcome, limits_ms).items():
         is_good &= ~(values > limits_ms[name])
     return is_good
 
 
-def _per_request(outcome: ServingResults, names: Container[str]) -> dict[str, np.ndarray]:
+def per_request_ms(outcome: ServingResults, names: Container[str]) -> dict[str, np.ndarray]:
     """Return each request's latencies of these names, in ms; NaN: one token has no TPOT."""
     ttft = 1e3 * outcome.ttft_s
     e2e = 1e3 * outcome.e2e_s

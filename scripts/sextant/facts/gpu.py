@@ -391,3 +391,21 @@ def token_prices(
     usd_per_request = usd_per_hour / 3600 / rate_rps
     of_input = 1e6 * share * usd_per_request / inputs
     return float(of_input), float(1e6 * (1 - share) * usd_per_request / outputs)
+
+
+def might(profile: GPUProfile) -> tuple[float, float, float]:
+    """Return memory (GiB), bandwidth (GB/s) and TFLOPS (16 bits) of all GPUs together."""
+    gpu = profile.gpu
+    n = profile.n_gpus
+    return n * gpu.memory_gib, n * gpu.memory_bandwidth_gb_s, n * gpu.dense_16bit_tflops
+
+
+def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
+    """Return whether a profile is of the same kind and has no less than another of anything.
+
+    Compared are the number of GPUs, and memory, bandwidth and FLOPS of one GPU.
+    """
+    if profile.n_gpus < other.n_gpus or profile.gpu.kind != other.gpu.kind:
+        return False
+    pairs = zip(might(profile), might(other), strict=True)
+    return all(mine * other.n_gpus >= theirs * profile.n_gpus for mine, theirs in pairs)

@@ -126,7 +126,7 @@ def open_loop(
     """
     rates_rps = np.asarray(request_rate_rps, float)
     most = np.asarray(limits.most_decoding(load), float)
-    means = _open_loop_at(law, limits, load, most)
+    means = open_loop_at(law, limits, load, most)
     over = means.request_rate_rps - rates_rps
     is_stable = over > 0
     is_open = is_stable
@@ -137,7 +137,7 @@ def open_loop(
     at = high
     if near is not None:
         at = np.where(np.isfinite(near) & is_stable, near, high)
-        means = _open_loop_at(law, limits, load, at)
+        means = open_loop_at(law, limits, load, at)
         over = means.request_rate_rps - rates_rps
 
     for _ in range(_SECANTS):
@@ -154,16 +154,19 @@ def open_loop(
         before = at
         over_before = over
         at = np.where(is_open, after, at)
-        means = _open_loop_at(law, limits, load, at)
+        means = open_loop_at(law, limits, load, at)
         over = means.request_rate_rps - rates_rps
     return Means(*(np.where(is_stable, value, np.nan) for value in means))
 
 
-def _open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray) -> Means:
-    """Return the means of the open loop in which this many sequences decode."""
+def open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray) -> Means:
+    """Return the means of the open loop in which this many sequences decode on average.
+
+    The rate of the requests is among them, so no root has to be found.
+    """
     # An arriving request sees the others at random times: it counts itself on top of the mean.
     batch = np.maximum(decoding + load.gap_cv2, 1.0)
-    parts = _step_parts(law, limits, load, batch)
+    parts = step_parts(law, limits, load, batch)
     prompt_ms = parts.prompt_ms
     decode_ms = parts.decode_ms
     later = load.later_tokens
@@ -210,7 +213,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
     decoding = _lesser(n, most)
     for _ in range(_ROUNDS):
         batch = 1 + decoding * others
-        parts = _step_parts(law, limits, load, batch)
+        parts = step_parts(law, limits, load, batch)
         prompt_ms = parts.prompt_ms
         itl_ms = parts.decode_ms + (1 - limits.wave) * decoding * others * prompt_ms / later
         idle_ms = _alone_ms(law, limits, load, parts)
@@ -250,11 +253,11 @@ def _lesser(values: np.ndarray, most: np.ndarray) -> np.ndarray:
 def saturation_rps(law: StepLaw, limits: BatchLimits, load: MeanLoad) -> np.ndarray:
     """Return the request rate beyond which the queue grows without end."""
     most = limits.most_decoding(load)
-    parts = _step_parts(law, limits, load, most)
+    parts = step_parts(law, limits, load, most)
     return 1e3 * most / (load.later_tokens * parts.decode_ms + most * parts.prompt_ms)
 
 
-class _StepParts(NamedTuple):
+class StepParts(NamedTuple):
     """What a prompt adds to the steps of others."""
 
     prompt_ms: np.ndarray  #: Time that a prompt adds to its steps.
@@ -263,9 +266,9 @@ class _StepParts(NamedTuple):
     beside: np.ndarray  #: Sequences that decode in a step with prompts.
 
 
-def _step_parts(
+def step_parts(
     law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray
-) -> _StepParts:
+) -> StepParts:
     """Return the parts of steps in which this many sequences decode."""
     new = load.new_tokens
     n_steps = new / np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
@@ -276,10 +279,10 @@ def _step_parts(
         new / n_chunks, beside, beside * load.context_tokens, load.pairs / n_chunks
     )
     prompt_ms = n_chunks * (chunk_ms - np.where(limits.prompts_first, 0.0, decode_ms))
-    return _StepParts(prompt_ms, decode_ms, n_steps, beside)
+    return StepParts(prompt_ms, decode_ms, n_steps, beside)
 
 
-def _alone_ms(law: StepLaw, limits: BatchLimits, load: MeanLoad, parts: _StepParts) -> np.ndarray:
+def _alone_ms(law: StepLaw, limits: BatchLimits, load: MeanLoad, parts: StepParts) -> np.ndarray:
     """Return the time of a prompt that does not wait, with the steps that compute it."""
     others_ms = parts.decode_ms - law.sequence_ms - law.kv_token_ms * load.context_tokens
     steps_ms = np.maximum(parts.n_steps, 1) * others_ms

@@ -138,11 +138,11 @@ class Law(NamedTuple):
     other groups are normal. The spread of both is estimated."""
 
     def predict_log(self, phi: np.ndarray, facts: Columns) -> np.ndarray:
-        """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2)."""
+        """Return the logarithms of nTTFT and ITL in ms, shape (rows, ..., 2)."""
         parts = self.terms(phi, facts)
         ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
         itl_ms = sum(parts[name] for name in self.itl_terms)
-        return phi[:, -2:] + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
+        return phi[..., -2:] + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=-1))
 
     def freedom_of(self, group: str) -> float:
         """Return the degrees of freedom of a group's effects; infinite for normal effects."""

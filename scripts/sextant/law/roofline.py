@@ -5,7 +5,6 @@ of latencies and of step laws for a new LLM.
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,12 +17,7 @@ from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.fit import Checkpoint, LawFit, fit_law
 from sextant.law.means import (
     STEP_TERMS,
-    BatchLimits,
-    MeanLoad,
-    Means,
     TermGroup,
-    closed_loop,
-    match_means,
 )
 from sextant.law.posterior import Columns, Posterior, columns_of, prior
 from sextant.law.terms import LAW, batch_limits, mean_load, step_law
@@ -50,17 +44,18 @@ _ROWS_AT_ONCE = 500
 """A row of draws takes about half a megabyte while it is computed."""
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
+_MANY = 6
+"""Index in `_USERS` of the many users at which the ITL tells what a sequence adds to a step."""
 _GROUPS: tuple[TermGroup, ...] = (
     ("floor_ms", "dense_ms", "expert_ms"),
     ("sequence_ms", "kv_token_ms"),
-    ("prefill_token_ms", "prefill_pair_ms"),
-    ("request_ms",),
+    ("prefill_token_ms", "prefill_pair_ms", "request_ms"),
 )
-_PRIOR_SD = (0.5, 0.5, 0.5, 1.0)
-_NOISE = 0.02
-"""How closely a scaled law has to give the predictor's latencies, in logarithms."""
+"""Terms that are scaled together: those of a step, of a sequence, of a prompt."""
+_MOST_SCALED = 20.0
+"""The largest factor by which a term is scaled, up or down."""
 _UNCROWDED = 0.5
-"""Share of the requests that the memory holds. Above it users queue: TTFT says little of steps."""
+"""Share of the requests that the memory holds. Above it users queue."""
 
 
 class Roofline(JointPredictor):
@@ -191,11 +186,11 @@ class Roofline(JointPredictor):
         The first law of each configuration has the most likely parameters; draws follow. The law
         says what a step takes (`terms.step_law`). The statistic, the trees and the error of a draw
         change the latencies beyond it. So the law's terms are scaled until the closed form gives
-        the predictor's own latencies at one to many users.
+        the predictor's own latencies (`scaled_to_latencies`).
 
         Args:
-            rows: configurations as `design` gives them, of any users; their lengths are the means
-                of the requests.
+            rows: configurations as `design` gives them, of any users, all on one engine; their
+                lengths are the means of the requests.
             n_draws: number of draws.
             seed: of the draws.
 
@@ -210,60 +205,29 @@ class Roofline(JointPredictor):
         n_users = len(_USERS)
         X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
         X = X.assign(users=np.tile(_USERS, n_rows))
-        phi, facts, latencies = self._drawn_latencies(X, n_draws, seed)
-
-        # One law a configuration and draw: its parameters and facts are the same at all users.
-        facts = {name: values[::n_users] for name, values in facts.items()}
-        phi = phi[::n_users]
-        latencies = latencies.reshape(-1, n_users, 2)
-        start = np.stack(
-            [np.broadcast_to(term, len(phi)) for term in astuple(step_law(phi, facts))], axis=1
-        )
-        itl_offset = np.exp(phi[:, [-1]])
-        start[:, [NAMES.index(name) for name in STEP_TERMS]] *= itl_offset
-
-        load = mean_load(facts)
-        limits = batch_limits(phi, facts)
-        uncrowded_users = np.maximum(_UNCROWDED * limits.most_decoding(load), 1)
-        ttft = latencies[..., 0]
-        ttft[uncrowded_users[:, None] < _USERS] = np.nan
-
-        load_columns = [np.broadcast_to(values, len(phi))[:, None] for values in load]
-        limit_columns = [np.broadcast_to(values, len(phi))[:, None] for values in limits]
-
-        def predict(law: StepLaw, laws: np.ndarray, _: object) -> Means:
-            law_limits = BatchLimits(*(values[laws] for values in limit_columns))
-            law_load = MeanLoad(*(values[laws] for values in load_columns))
-            return closed_loop(law, law_limits, law_load, _USERS)
-
-        targets = np.concatenate([ttft, latencies[..., 1]], axis=1)
-        values = match_means(start, _GROUPS, _PRIOR_SD, predict, targets, _NOISE).values
-        return values.reshape(1 + n_draws, n_rows, len(NAMES)).swapaxes(0, 1)
-
-    def _drawn_latencies(
-        self, X: pd.DataFrame, n_draws: int, seed: int
-    ) -> tuple[np.ndarray, Columns, np.ndarray]:
-        """Return parameters, facts, and logarithms of TTFT and ITL, of all laws and rows in turn.
-
-        The rows are grouped by `_USERS`; the first law is the most likely one.
-        """
         posterior = self.posterior_
         likely = self.most_likely(X)
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            drawn = posterior.draw_parameters(X, n_draws, seed)
-        n_laws = 1 + n_draws
-        phi = np.concatenate([likely.phi[None], drawn]).reshape(-1, likely.phi.shape[1])
-        facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
-        latencies = posterior.law.predict_log(phi, facts) + np.tile(likely.correction, (n_laws, 1))
-        latencies[:, 0] += np.log(facts["input_tokens"])
+            drawn = posterior.draw_parameters(rows, n_draws, seed)
+
+        # One law a draw and configuration: its parameters and facts are the same at all users.
+        phi = np.concatenate([likely.phi[::n_users][None], drawn])
+        facts = columns_of(rows)
+        columns = {name: np.tile(values, 1 + n_draws)[:, None] for name, values in facts.items()}
+        columns["users"] = _USERS
+        flat = phi.reshape(-1, 1, phi.shape[-1])
+        log_ms = posterior.law.predict_log(flat, columns).reshape(1 + n_draws, n_rows, n_users, 2)
+        log_ms = log_ms + likely.correction.reshape(n_rows, n_users, 2)
+        log_ms[..., 0] += np.log(facts["input_tokens"])[:, None]
 
         # What a law misses is common to all loads of a configuration, as far as it is smooth. All
         # GPU profiles share it in a draw, so that it does not make a better one worse.
-        errors = posterior.draw_errors(X.assign(gpu_profile_id=""), n_draws, seed)
-        by_users = (-1, len(X) // len(_USERS), len(_USERS), 2)
-        latencies = latencies.reshape(by_users)
-        latencies[1:] += errors.reshape(by_users).mean(axis=2, keepdims=True)
-        return phi, facts, latencies
+        errors = posterior.draw_errors(X[:n_users].assign(gpu_profile_id=""), n_draws, seed)
+        log_ms[1:] += errors.mean(axis=1)[:, None, None]
+
+        tiled = {name: values[:, 0] for name, values in columns.items() if name != "users"}
+        laws = scaled_to_latencies(flat[:, 0], tiled, log_ms.reshape(-1, n_users, 2))
+        return laws.reshape(1 + n_draws, n_rows, len(NAMES)).swapaxes(0, 1)
 
     def energy(
         self, training: pd.DataFrame, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
@@ -290,6 +254,65 @@ class Roofline(JointPredictor):
         rows[["nttft_factor", "itl_factor"]] = factors
         rows[["nttft_ms", "itl_ms"]] = latencies
         return rows
+
+
+def scaled_to_latencies(phi: np.ndarray, facts: Columns, log_ms: np.ndarray) -> np.ndarray:
+    """Return step laws, (rows, terms), that give latencies at one and at many users.
+
+    Three scales are found one after the other. The time of a step without load follows from the
+    ITL of one user, the time of a prompt from the TTFT of one user, and what a sequence adds to a
+    step from the ITL of many users, which the memory holds easily.
+
+    Args:
+        phi: logarithms of the parameters of each row, (rows, parameters).
+        facts: columns of `fact_rows`, (rows,).
+        log_ms: logarithms of TTFT and ITL in ms at `_USERS`, (rows, users, 2).
+    """
+    itl_offset = np.exp(phi[:, -1])
+    law = step_law(phi, facts)
+    term: dict[str, Any] = {
+        name: np.broadcast_to(getattr(law, name), len(phi)) for name in NAMES
+    }
+    term |= {name: itl_offset * term[name] for name in STEP_TERMS}
+    unscaled = StepLaw(**term)
+    load = mean_load(facts)
+    limits = batch_limits(phi, facts)
+    ttft_ms = np.exp(log_ms[..., 0])
+    itl_ms = np.exp(log_ms[..., 1])
+
+    def weights_ms(tokens: np.ndarray | float) -> np.ndarray:
+        return np.asarray(unscaled.floor_ms + unscaled.weights_ms(tokens))
+
+    sequence_ms = unscaled.sequence_ms + unscaled.kv_token_ms * load.context_tokens
+    of_step = _scale(itl_ms[:, 0] - sequence_ms, weights_ms(1.0))
+
+    prefill_ms = unscaled.prefill_token_ms * load.new_tokens + unscaled.prefill_pair_ms * load.pairs
+    n_steps = np.maximum(load.new_tokens / limits.max_num_batched_tokens, 1.0)
+    steps_ms = of_step * n_steps * weights_ms(load.new_tokens / n_steps)
+    of_prompt = _scale(ttft_ms[:, 0] - steps_ms, prefill_ms + unscaled.request_ms)
+
+    # The most of `_USERS` up to a number that the memory holds easily.
+    uncrowded = np.maximum(_UNCROWDED * limits.most_decoding(load), _USERS[1])
+    many = np.clip(np.searchsorted(_USERS, uncrowded, side="right") - 1, 1, _MANY)
+    row = np.arange(len(phi))
+    users = _USERS[many]
+    later_ms = load.later_tokens * itl_ms[row, many]
+    others = users * later_ms / (ttft_ms[row, many] + later_ms) * (1 - 1 / users)
+    shared_ms = (
+        of_step * n_steps * (weights_ms(load.new_tokens / n_steps + others) - weights_ms(others))
+    )
+    prompts_ms = (1 - limits.wave) * others * (of_prompt * prefill_ms + shared_ms)
+    rest_ms = itl_ms[row, many] - of_step * weights_ms(1 + others) - prompts_ms / load.later_tokens
+    of_sequence = _scale(rest_ms, (1 + others) * sequence_ms)
+
+    for names, scale in zip(_GROUPS, (of_step, of_sequence, of_prompt), strict=True):
+        term |= {name: scale * term[name] for name in names}
+    return np.stack([term[name] for name in NAMES], axis=1)
+
+
+def _scale(wanted_ms: np.ndarray, unscaled_ms: np.ndarray) -> np.ndarray:
+    """Return the factor from an unscaled time to the wanted one, within reason."""
+    return np.clip(wanted_ms / unscaled_ms, 1 / _MOST_SCALED, _MOST_SCALED)
 
 
 def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:

@@ -56,8 +56,8 @@ _UNLIMITED = 1e6
 
 
 def parameters_by_name(phi: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the parameters themselves by name, each of shape (rows,), of logarithms."""
-    return dict(zip(NAMES, np.exp(phi).T, strict=True))
+    """Return the parameters themselves by name, of logarithms of shape (rows, ..., parameters)."""
+    return dict(zip(NAMES, np.moveaxis(np.exp(phi), -1, 0), strict=True))
 
 
 def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
@@ -65,14 +65,15 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
 
     `itl_batch` and `capacity_requests` are counts, not times: requests that share a step, and
     requests that the memory holds. `phi` are logarithms of `PARAMETERS`, (rows, parameters);
-    `facts` are columns of `fact_rows`.
+    `facts` are columns of `fact_rows`. With a further axis, `phi` of (rows, 1, parameters) and
+    facts of (rows, 1), `users` may be an array of many loads.
     """
     law = step_law(phi, facts)
     limits = batch_limits(phi, facts)
     load = mean_load(facts)
     means = closed_loop(law, limits, load, facts["users"])
     step = {
-        "launch_ms": law.floor_ms + np.zeros(len(phi)),
+        "launch_ms": law.floor_ms + np.zeros_like(means.batch),
         "weights_ms": law.weights_ms(means.batch),
         "kv_ms": law.kv_token_ms * load.context_tokens * means.batch,
         "sequences_ms": law.sequence_ms * means.batch,
@@ -80,7 +81,7 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
 
     # The median gap has no prompt in it until a step computes several; TPOT is a mean.
     prompts = (means.batch - 1) / load.later_tokens
-    share_in_median = prompts / (prompts + np.exp(phi[:, NAMES.index("median")]))
+    share_in_median = prompts / (prompts + np.exp(phi[..., NAMES.index("median")]))
     share = np.where(facts["is_eager"], share_in_median, 1.0)
     return step | {
         "other_prompts_ms": share * (means.itl_ms - sum(step.values())),
@@ -146,7 +147,7 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
     law = _step_terms(value, facts, 1.0 + drafted)
     draft_facts = {name: facts.get(f"draft_{name}", column) for name, column in facts.items()}
     # The host handles a sequence once in a step, with the LLM's own pass.
-    draft = _step_terms({**value, "sequence": np.zeros(len(phi))}, draft_facts, 1.0)
+    draft = _step_terms({**value, "sequence": np.zeros_like(value["sequence"])}, draft_facts, 1.0)
     runs = draft_facts["n_layers"] > 0
     draft_floor_ms = draft.floor_ms + _DRAFT_MS * value["draft"] * runs
 

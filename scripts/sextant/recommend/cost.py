@@ -15,7 +15,6 @@ from sextant.ask.question import Question
 from sextant.base.files import frame_rows
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
-from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import SLO
 from sextant.points import frame
@@ -94,13 +93,11 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
     replicas = chosen.replicas or 1
     latencies = sizer.latencies(slo, profile_id, replicas)
     needs = sizer.needed(slo, [profile_id])[profile_id].to_numpy()
-    most_rps = sizer.most_rps(slo, profile_id, replicas)
+    most_rps = sizer.most_rps(slo, profile_id)
 
     intervals = {}
-    for metric, limit in slo.limits.items():
-        # Where they are enough because replicas of a slower device are, they keep the limit, too.
+    for metric in slo.limits:
         values = latencies.limited_ms[metric]
-        values = np.where(needs <= replicas, np.minimum(values, limit.limit_ms), values)
         low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
         intervals[metric] = Interval(median, low, high)
     ratios = {
@@ -143,7 +140,7 @@ def _rate_headroom(
             )
         )
     left = replicas - 1
-    probability_left = float(probability_of((needs <= left).sum(), len(needs)))
+    probability_left = float((needs <= left).mean())
     left_load = left * forecast.load_median
     without_one = LostReplica(left, left_load, probability_left >= SAFE, probability_left)
     usd = chosen.usd_per_hour or 0.0

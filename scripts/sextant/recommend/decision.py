@@ -11,7 +11,6 @@ from sextant.answer.option import Option
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, fit_predictor
-from sextant.decide.decision import FAIR
 from sextant.decide.headroom import Headroom
 from sextant.predict.predictor import JointPredictor
 from sextant.recommend.cost import expect_rate, expect_users, steady_note
@@ -88,11 +87,7 @@ class Decision:
         sizer = self.weighing.sizer
         if sizer is None:
             return steady_note(slo, "by Little's law at median latencies")
-        # Without a recommendation: whether a longer run could make one.
-        distance = abs(max(row.probability_met for row in self.rows) - FAIR)
-        is_one_draw_away = distance * (sizer.n_draws(slo) + 1) <= 1
-        has_no_answer = self.chosen.gpu_profile_id is None and self.case.question.risk is None
-        return sizer.notes(slo, is_undecided=has_no_answer and is_one_draw_away)
+        return sizer.notes()
 
 
 def decide(case: Case, model: JointPredictor) -> Decision:

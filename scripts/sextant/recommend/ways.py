@@ -25,8 +25,9 @@ from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages.words import chance, shown_chance
 from sextant.recommend.decision import Decision
 from sextant.recommend.options import list_frontier, option_of
+from sextant.recommend.rate_sizer import Cheapest
 from sextant.recommend.recommendation import WayOption
-from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
+from sextant.recommend.weighing import weigh_beside, weighed_rows
 
 _PROFILES_PER_WAY = 3
 """GPU profiles that are simulated for each way."""
@@ -174,9 +175,7 @@ class _WaySearch:
         options = _weigh_like(
             decision,
             decision.case.varied(way.changes, able),
-            most_usd,
-            most_drawn=_PROFILES_PER_WAY,
-            wanted=_wanted_beside(decision),
+            Cheapest(most_usd, _PROFILES_PER_WAY),
         )
         if options is None:
             return None
@@ -214,7 +213,7 @@ def options_on_unmeasured_gpus(decision: Decision) -> UnmeasuredOptions:
         for profile_id, gpu_profile in case.unmeasured_profiles().items()
         if gpu_profile.usd_per_hour < below_usd
     }
-    options = _weigh_like(decision, case.varied({}, gpu_profiles), below_usd)
+    options = _weigh_like(decision, case.varied({}, gpu_profiles), Cheapest(below_usd))
     if options is None:
         return UnmeasuredOptions([], [])
     likely = [row for row in weighed_rows(options) if row.probability_met >= FAIR]
@@ -231,22 +230,13 @@ def options_on_unmeasured_gpus(decision: Decision) -> UnmeasuredOptions:
     return UnmeasuredOptions(frontier, [note])
 
 
-def _weigh_like(
-    decision: Decision,
-    case: Case,
-    most_usd: float,
-    *,
-    most_drawn: int | None = None,
-    wanted: float | None = None,
-) -> pd.DataFrame | None:
+def _weigh_like(decision: Decision, case: Case, cheapest: Cheapest) -> pd.DataFrame | None:
     """Return the options of another case, weighed like a decision's; None: no profile can serve.
 
     Args:
         decision: its predictor is used, and its way to size a request rate.
         case: the other case.
-        most_usd: options above this price are not sized.
-        most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
-        wanted: the probability to find replicas for, by default the question's.
+        cheapest: which of its GPU profiles are drawn, where a request rate is sized.
     """
     if not case.gpu_profiles:
         return None
@@ -255,17 +245,8 @@ def _weigh_like(
     except InputError:
         return None
     forecast = decision.fitted.forecast(case, case.question.slo)
-    sizer = decision.weighing.sizer
-    if sizer is None:
-        return Weighing(forecast).options()
-    weighing = weigh_case(
-        forecast,
-        model=sizer.model,
-        most_usd_per_hour=most_usd,
-        most_drawn=most_drawn,
-        wanted=wanted,
-    )
-    return weighing.options()
+    weighing = weigh_beside(decision.weighing, forecast, cheapest)
+    return weighing.options() if weighing is not None else None
 
 
 def _wanted_beside(decision: Decision) -> float:

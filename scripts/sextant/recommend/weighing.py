@@ -1,254 +1,27 @@
 """What the options of a case are weighed by: draws of latencies, or simulated arrivals."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.answer.pools import PoolsOption, size_pools
 from sextant.ask.case import Case
-from sextant.ask.forecast import Forecast, fit_medians
-from sextant.ask.laws import Settings, server_laws
+from sextant.ask.forecast import Forecast
+from sextant.ask.laws import Settings, candidate_laws
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import FAIR, SAFE, choose, probed, weigh, weigh_needed
-from sextant.decide.profile_sizing import is_near, size_profiles
-from sextant.decide.simulated_sizing import (
-    SimulatedReplica,
-    Sizing,
-    SizingSettings,
-    rate_at_slo,
-    simulated_server,
-)
-from sextant.decide.sizing import MOST_REPLICAS, candidates, draws_needed, recommend_cheapest
-from sextant.decide.windows import Target, judge_windows
+from sextant.decide.sizing import MOST_REPLICAS, candidates, recommend_cheapest
 from sextant.facts.slo import SLO
-from sextant.law.roofline import Roofline
 from sextant.pages.blocks import Widget
 from sextant.predict.predictor import Draws
+from sextant.recommend.rate_sizer import N_DRAWS, Cheapest, RateSizer, target_of
 from sextant.recommend.recommendation import Misses, WeighedRow
-from sextant.simulate.simulation import on_threads
-from sextant.workload.lengths import Length, RequestLengths, length_sampler
-from sextant.workload.requests import SteadyTraffic
 
-N_DRAWS = 32
-"""Draws of the law and the traffic beside the likeliest law; more where the risk needs more."""
 _NEVER_MS = 1e9
 """Latency of a request that is not answered."""
-
-
-class SimulatedLatencies(NamedTuple):
-    """What simulated requests get from replicas, by draw; each array has shape (draws,)."""
-
-    limited_ms: Mapping[str, np.ndarray]
-    """Each limit's latency, by metric."""
-    in_flight: np.ndarray
-    """Mean number of requests in flight at a replica."""
-
-
-@dataclass(frozen=True)
-class RateSizer:
-    """How the replicas of each GPU profile serve requests that arrive at random."""
-
-    servers: Mapping[str, SimulatedReplica]
-    unknown: Mapping[str, str]
-    """Why other profiles have no law of a step."""
-    model: Roofline
-    """What the laws come from."""
-    traffic: SteadyTraffic
-    """At any rate."""
-    confidence: float
-    """The probability to find replicas for."""
-    most_usd_per_hour: float | None = None
-    """Options above this price are not sized, and fewer draws decide; None: all are sized."""
-    most_drawn: int | None = None
-    """The most GPU profiles that get draws beside the likeliest law; None: all."""
-    sizings: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
-    """What was sized already, by SLO and whether it was sized briefly."""
-
-    @classmethod
-    def of(
-        cls,
-        case: Case,
-        most_usd_per_hour: float | None = None,
-        model: Roofline | None = None,
-        most_drawn: int | None = None,
-        wanted: float | None = None,
-    ) -> "RateSizer":
-        """Fit the laws of a step. Raises InputError where the points have none at all.
-
-        Args:
-            case: the LLM, and how it is served.
-            most_usd_per_hour: options above this price are not sized; None: all are.
-            model: a fit to share; None: a new one.
-            most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
-            wanted: the probability to find replicas for, by default the question's.
-        """
-        question = case.question
-        wanted = wanted or (SAFE if question.risk is None else 1 - question.risk)
-        n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
-        model = model or fit_medians(case)
-        are_few_drawn = most_usd_per_hour is not None
-        laws, unknown = server_laws(case, Settings(), n_draws, model, are_few_drawn=are_few_drawn)
-        if not laws:
-            raise InputError("no GPU profile has a law of a step")
-        servers = {
-            profile_id: simulated_server(
-                case.gpu_profiles[profile_id],
-                server.schedulers,
-                server.laws,
-                question.prefix_hit_rate,
-            )
-            for profile_id, server in laws.items()
-        }
-
-        lengths = question.requests
-        if lengths is None:
-            lengths = RequestLengths(*(Length(mean, mean) for mean in case.lengths[0]))
-        # What arrives, at 1/s, as in `sextant capacity`; Poisson without steady arrivals.
-        if question.workload is None:
-            name = "given lengths"
-            traffic = SteadyTraffic(name, length_sampler(lengths), 1.0, 1.0, question.seed)
-        else:
-            from sextant.ask.traffic import traffic_at_rate  # few questions name a workload
-
-            drawn = traffic_at_rate(1.0, question.workload, None, first_seed=question.seed)
-            traffic = drawn.steady() or SteadyTraffic(
-                drawn.name, drawn.requests, 1.0, 1.0, question.seed
-            )
-        return cls(servers, unknown, model, traffic, wanted, most_usd_per_hour, most_drawn)
-
-    def needed(
-        self,
-        slo: SLO,
-        profile_ids: Sequence[str],
-        *,
-        is_brief: bool = False,
-        is_best_enough: bool = False,
-    ) -> pd.DataFrame:
-        """Return the replicas that each profile needs, by draw; infinite where none are enough.
-
-        Args:
-            slo: limits and rate.
-            profile_ids: the GPU profiles, the columns of the result.
-            is_brief: whether fewer draws are enough, as the answer does not rest on the result.
-            is_best_enough: whether only the best option of the result is shown.
-        """
-        sizings = self._sized(slo, is_brief, is_best_enough)
-        n_draws = max((len(sizing.needs) for sizing in sizings.values()), default=0) or 1 + N_DRAWS
-        never = [np.inf] * n_draws
-        needs = {name: sizings[name].needs if name in sizings else () for name in profile_ids}
-        return pd.DataFrame({name: np.array(counts or never) for name, counts in needs.items()})
-
-    def _sized(self, slo: SLO, is_brief: bool, is_best_enough: bool) -> dict[str, Sizing]:
-        if (slo, is_brief) in self.sizings:
-            return self.sizings[slo, is_brief]
-        # The answer itself starts from no earlier sizing, so that it does not depend on them.
-        earlier = reversed(self.sizings.items()) if is_brief else ()
-        harder = (sizings for (other, _), sizings in earlier if is_harder(other, slo))
-        easier = (sizings for (other, _), sizings in self.sizings.items() if is_harder(slo, other))
-        settings = SizingSettings(
-            has_rate=False,
-            most_usd_per_hour=self.most_usd_per_hour or np.inf,
-            brief_draws=1 + N_DRAWS if is_brief or self.most_usd_per_hour is not None else 0,
-            most_drawn=self.most_drawn,
-            is_best_enough=is_best_enough or self.most_drawn is not None,
-        )
-        self.sizings[slo, is_brief] = size_profiles(
-            self.servers,
-            self.traffic_of(slo),
-            target_of(slo),
-            self.confidence,
-            settings,
-            next(harder, {}),
-            next(easier, {}) if is_brief else {},
-        )
-        return self.sizings[slo, is_brief]
-
-    def n_draws(self, slo: SLO) -> int:
-        """Return how many draws decide, the likeliest law included."""
-        return len(self.needed(slo, [*self.servers]))
-
-    def latencies(self, slo: SLO, profile_id: str, replicas: int) -> SimulatedLatencies:
-        """Return the latencies of requests that share these replicas, and how many are in flight.
-
-        Args:
-            slo: limits and rate.
-            profile_id: the replicas' GPU profile.
-            replicas: that share the rate.
-        """
-        server = self.servers[profile_id]
-        target = target_of(slo)
-        traffic = self.traffic_of(slo)
-
-        def of_draw(draw: int) -> tuple[dict[str, float], float]:
-            results = server.run(traffic.drawn(draw), replicas, draw, None)
-            windows = judge_windows(results, target, 1).latencies_ms
-            in_flight = slo.load / replicas * float(np.nanmean(results.e2e_s))
-            return {metric: values[0] for metric, values in windows.items()}, in_flight
-
-        drawn = on_threads(of_draw, range(self.n_draws(slo)))
-        limited_ms = {
-            metric: np.array([latencies_ms[metric] for latencies_ms, _ in drawn])
-            for metric in slo.limits
-        }
-        return SimulatedLatencies(limited_ms, np.array([in_flight for _, in_flight in drawn]))
-
-    def most_rps(self, slo: SLO, profile_id: str, replicas: int) -> float:
-        """Return the largest rate per replica within the limits, by the likeliest law."""
-        server = self.servers[profile_id]
-        requests = self.traffic_of(slo).drawn(0)
-        most_rps = rate_at_slo(server, requests, target_of(slo), slo.load, replicas)
-        bound = server.bound(requests)
-        return min((most_rps or 0.0) / replicas, bound.rate_rps if bound else np.inf)
-
-    def traffic_of(self, slo: SLO) -> SteadyTraffic:
-        """Return what arrives at the rate of an SLO."""
-        return replace(self.traffic, rate_rps=slo.load, _streams={})
-
-    @property
-    def kind(self) -> str:
-        """How requests arrive: `poisson` or `gamma`."""
-        return "poisson" if self.traffic.alpha == 1 else "gamma"
-
-    def notes(self, slo: SLO, is_undecided: bool) -> list[str]:
-        """Return how the rate was sized, and whether more draws could change the answer.
-
-        Args:
-            slo: limits and rate, sized already.
-            is_undecided: whether the decision is near for another reason than the sizing.
-        """
-        how = "Poisson"
-        if self.kind == "gamma":
-            how = f"Gamma gaps of shape {self.traffic.alpha:.3g}, those of the workload"
-        n_draws = self.n_draws(slo)
-        text = f"Requests arrive at random ({how}), simulated over {n_draws} draws of law and "
-        text += "traffic"
-        if is_undecided or is_near([*self.sizings[slo, False].values()], self.confidence):
-            text += (
-                ": the decision is near, and a longer run could change it (`sextant capacity` with "
-                f"the same options and --draws {4 * N_DRAWS})"
-            )
-        return [f"{text}."]
-
-
-def is_harder(slo: SLO, other: SLO) -> bool:
-    """Return whether an SLO has at least the load of another, and no looser limit.
-
-    Both have limits on the same metrics.
-    """
-    limits_ms = [
-        (limit.limit_ms, other.limits[metric].limit_ms) for metric, limit in slo.limits.items()
-    ]
-    return slo.load >= other.load and all(limit <= looser for limit, looser in limits_ms)
-
-
-def target_of(slo: SLO) -> Target:
-    """Return what replicas have to meet over the whole time."""
-    return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
 
 
 @dataclass(frozen=True)
@@ -286,13 +59,7 @@ class Weighing:
         gpu_profiles = self.case.gpu_profiles
         if self.sizer is None:
             return weigh(self.forecast.draws_for(slo), gpu_profiles, slo)
-        is_other = slo != self.slo
-        needed = self.sizer.needed(
-            slo,
-            self.case.candidates,
-            is_brief=is_other,
-            is_best_enough=is_other and self.case.question.decision == "utility",
-        )
+        needed = self.sizer.needed(slo, [*self.sizer.servers])
         return weigh_needed(self.case.llm_id, needed, gpu_profiles, slo)
 
     def choose(self, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
@@ -316,7 +83,7 @@ class Weighing:
         case = self.case
         keys = ["llm_id", "gpu_profile_id", "replicas"]
         if self.sizer is not None:
-            likeliest = self.sizer.needed(slo, case.candidates).iloc[:1]
+            likeliest = self.sizer.likeliest(slo, [*self.sizer.servers])
             weighed = weigh_needed(case.llm_id, likeliest, case.gpu_profiles, slo)
             best = choose(weighed, risk=0.5).drop(columns="probability_met")
             return best.merge(options[[*keys, "probability_met"]], on=keys, how="left")
@@ -366,13 +133,15 @@ class Weighing:
         sizer = self.sizer
         if sizer is None or not self.case.question.is_disaggregated:
             return None
-        n_draws = next(iter(sizer.servers.values())).n_draws - 1
         return size_pools(
             self.case,
-            lambda case: server_laws(case, Settings(), n_draws, sizer.model)[0],
+            lambda case: (
+                candidate_laws(case, Settings(), N_DRAWS, sizer.model, with_measured=False).servers
+            ),
             sizer.traffic_of(self.slo),
             target_of(self.slo),
-            sizer.confidence,
+            1 - sizer.risk,
+            sizer.surface,
         )
 
     def widget(self) -> Widget | None:
@@ -398,28 +167,32 @@ def weighed_rows(options: pd.DataFrame) -> list[WeighedRow]:
     return [WeighedRow.of(row) for row in frame_rows(options)]
 
 
-def weigh_case(
-    forecast: Forecast,
-    *,
-    model: Roofline | None = None,
-    most_usd_per_hour: float | None = None,
-    most_drawn: int | None = None,
-    wanted: float | None = None,
-) -> Weighing:
-    """Return what a case's options are weighed by: a request rate by simulation where possible.
-
-    Args:
-        forecast: of the LLM of the case.
-        model: a fit of the law of a step to share; None: a new one.
-        most_usd_per_hour: options above this price are not sized; None: all are.
-        most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
-        wanted: the probability to find replicas for, by default the question's.
-    """
+def weigh_case(forecast: Forecast) -> Weighing:
+    """Return what a case's options are weighed by: a request rate by simulation where possible."""
+    case = forecast.case
     if forecast.slo.request_rate_rps is None:
         return Weighing(forecast)
+    risk = case.question.risk
     try:
-        sizer = RateSizer.of(forecast.case, most_usd_per_hour, model, most_drawn, wanted)
+        sizer = RateSizer.of(case, 1 - SAFE if risk is None else risk)
     except InputError:  # no law of a step is known
         return Weighing(forecast)
-    case = forecast.case.excluding(sizer.unknown)
-    return Weighing(forecast.of_case(case), sizer)
+    return Weighing(forecast.of_case(case.excluding(sizer.unknown)), sizer)
+
+
+def weigh_beside(weighing: Weighing, forecast: Forecast, cheapest: Cheapest) -> Weighing | None:
+    """Return what the options of another case of the same question are weighed by.
+
+    Args:
+        weighing: of the answer.
+        forecast: of the other case.
+        cheapest: which of its GPU profiles are drawn, where a request rate is sized.
+
+    None: no GPU profile is cheap enough.
+    """
+    if weighing.sizer is None:
+        return Weighing(forecast)
+    try:
+        return Weighing(forecast, weighing.sizer.beside(forecast.case, cheapest))
+    except InputError:
+        return None

@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import jsonable
-from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
+from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, REWARD, SAFE
+from sextant.decide.latency_surface import RATE_STEPS, in_steps
 from sextant.decide.sizing import curves
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO

@@ -159,6 +159,7 @@ BIN_WIDTH = np.log(1.005)
 SHORTEST_S = 1e-5
 N_BINS = int(np.ceil(np.log(1e9) / BIN_WIDTH))
 """Bins of gaps between tokens, each 0.5% wide, from 10 µs to 10,000 s."""
+EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
 
 
 class TooFewRequests(InputError):

@@ -484,3 +484,23 @@ class SteadyTraffic:
                 gaps=Gaps(self.alpha, self.seed, seed),
             )
         return self._streams[seed]
+
+
+def steady_like(traffic: Traffic, seed: int) -> SteadyTraffic:
+    """Return requests like those of some traffic, that arrive at a steady rate of 1/s (Poisson).
+
+    Steady traffic is returned as it is. Of other traffic, input and output of the likeliest draw
+    are drawn together.
+    """
+    if isinstance(traffic, SteadyTraffic):
+        return traffic
+    stream = traffic.drawn(0)
+
+    def sample(n: int, *, seed: np.random.SeedSequence) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = np.random.default_rng(seed).integers(stream.n, size=n)
+        lengths = {name: getattr(stream, name)[rows] for name in COLUMNS[1:]}
+        return pd.DataFrame(lengths)
+
+    return SteadyTraffic(stream.name, sample, 1.0, 1.0, seed)

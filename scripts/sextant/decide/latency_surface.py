@@ -1,0 +1,499 @@
+"""Latencies of a replica at any steady load, by any law of a step, from a few simulations.
+
+The closed form (`law.means.open_loop`) gives mean latencies of equal requests. Percentiles lie
+above means, lengths differ, memory fills. By how much is a smooth function of a few ratios: how
+many requests share a step, how full the memory is, how near saturation is, how long a prompt takes
+beside a step, how regular arrivals are. A few laws at a few loads, spread over all of these, are
+simulated (`choose_design`). The logarithm of each latency over that of the
+closed form is a surface through them (`LatencySurface`), which holds for all laws, so for all GPU
+profiles, limits and rates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from sextant.decide.kriging import Kriging, fit_kriging
+from sextant.decide.windows import ServingResults, Target, histogram_quantile, per_request_ms
+from sextant.facts.slo import Limit
+from sextant.law.means import (
+    BatchLimits,
+    MeanLoad,
+    Means,
+    open_loop,
+    open_loop_at,
+    saturation_rps,
+    step_parts,
+)
+from sextant.simulate.simulation import EDGES_MS, OK, Scheduler, StepLaw, on_threads, simulate
+from sextant.workload.requests import RequestStream, SteadyTraffic
+
+N_POINTS = 96
+"""Simulations of a design."""
+_TRIED = 8
+"""Times as many laws and loads are compared when they are chosen."""
+_LEAST_DECODING = 0.03
+"""Sequences that decode where a request is practically alone."""
+_MOST_FILLED = 0.98
+"""Share of the sequences that can decode at once at the highest load."""
+_N_LEVELS = 7
+_N_BETWEEN = 5
+"""Levels of load between two coarse ones at which the rate within the limits is sought."""
+_LEAST_CV2 = 1 / 64
+"""Squared coefficient of variation of gaps, below which arrivals count as regular."""
+_CROWDED = 0.6
+"""Exponent of the levels of a design: more of them are high than low."""
+_N_INPUTS = 8
+_MOST_PROMPTS = 12
+"""Prompts in a step beyond which their number is not told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaLaws:
+    """How a replica works in each draw, the likeliest first."""
+
+    scheduler: Scheduler
+    terms: np.ndarray  #: Of the law of a step, (1 + draws, terms), in the order of `NAMES`.
+
+    def law(self, draw: int) -> StepLaw:
+        """Return the law of one draw; 0 is the likeliest."""
+        return StepLaw.of(self.terms[draw])
+
+    def of_draws(self, draws: np.ndarray) -> "ReplicaLaws":
+        """Return some of the draws."""
+        return ReplicaLaws(self.scheduler, self.terms[draws])
+
+    def most_decoding(self, lengths: np.ndarray) -> float:
+        """Return the sequences that can decode at once, of requests of mean lengths."""
+        load = MeanLoad(lengths[0], max(float(lengths[1]), 2.0))
+        return float(BatchLimits.of(self.scheduler).most_decoding(load))
+
+    def levels(self, lengths: np.ndarray) -> np.ndarray:
+        """Return numbers of sequences that decode, from a request that is practically alone on."""
+        most = max(_MOST_FILLED * self.most_decoding(lengths), 2 * _LEAST_DECODING)
+        return np.geomspace(_LEAST_DECODING, most, _N_LEVELS)
+
+
+class Gaps(NamedTuple):
+    """Gaps between tokens: steps with more prompts in them are longer; arrays of one shape."""
+
+    decode_ms: np.ndarray  #: Without prompts.
+    prompt_ms: np.ndarray  #: What a prompt, or a part of it, adds to a step.
+    prompts_in_step: np.ndarray  #: Mean number in a step.
+
+    def quantile_ms(self, share: float) -> np.ndarray:
+        """Return a quantile of gaps, with prompts that fall into steps at random (Poisson)."""
+        term = np.exp(-self.prompts_in_step)
+        reached = term
+        n_prompts = np.zeros_like(term)
+        for number in range(1, _MOST_PROMPTS + 1):
+            n_prompts = np.where(reached < share, number, n_prompts)
+            term = term * self.prompts_in_step / number
+            reached = reached + term
+        return self.decode_ms + n_prompts * self.prompt_ms
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """Draws of a replica at levels of load, by the closed form; arrays of (draws, levels)."""
+
+    means: Means
+    inputs: np.ndarray  #: What a surface is a function of, (draws, levels, inputs).
+    input_tokens: float  #: Mean of a request.
+    gaps: "Gaps"
+
+    @classmethod
+    def of(
+        cls, replica: ReplicaLaws, decoding: np.ndarray, lengths: np.ndarray, cv2: np.ndarray
+    ) -> Self:
+        """Return the loads at which this many sequences decode.
+
+        Args:
+            replica: the draws.
+            decoding: sequences, (draws or 1, levels).
+            lengths: mean input and output tokens.
+            cv2: squared coefficient of variation of the gaps between requests, (draws or 1, levels
+                or 1).
+        """
+        law = StepLaw(*replica.terms.T[:, :, None])
+        limits = BatchLimits.of(replica.scheduler)
+        load = MeanLoad(lengths[0], max(float(lengths[1]), 2.0), gap_cv2=cv2)
+        means = open_loop_at(law, limits, load, decoding)
+        parts = step_parts(law, limits, load, means.batch)
+        n_chunks = np.maximum(parts.n_steps, 1.0)
+        prompts_in_step = 1e-3 * means.request_rate_rps * n_chunks * means.itl_ms
+        alone = open_loop_at(law, limits, load, np.array([[_LEAST_DECODING]]))
+        most = limits.most_decoding(load)
+        columns = (
+            np.log(decoding),
+            decoding / most,
+            means.request_rate_rps / saturation_rps(law, limits, load),
+            np.sqrt(cv2),
+            np.log(means.prompt_ms / means.itl_ms),
+            np.log(means.itl_ms / alone.itl_ms),
+            np.log(means.ttft_ms / means.prompt_ms),
+            np.log(most),
+        )
+        shape = np.broadcast_shapes(means.itl_ms.shape, np.shape(cv2))
+        means = Means(*(np.broadcast_to(values, shape) for values in means))
+        inputs = np.stack([np.broadcast_to(column, shape) for column in columns], axis=-1)
+        of_gaps = (
+            np.broadcast_to(values, shape)
+            for values in (parts.decode_ms, parts.prompt_ms / n_chunks, prompts_in_step)
+        )
+        return cls(means, inputs, float(lengths[0]), Gaps(*of_gaps))
+
+    def of_draw(self, draw: int) -> "Loads":
+        """Return the loads of one draw alone."""
+        row = slice(draw, draw + 1)
+        means = Means(*(values[row] for values in self.means))
+        gaps = Gaps(*(values[row] for values in self.gaps))
+        return Loads(means, self.inputs[row], self.input_tokens, gaps)
+
+    def base_ms(self, metric: str, percentile: float) -> np.ndarray:
+        """Return what a percentile of a metric is compared with: of all but ITL the mean."""
+        match metric:
+            case "ttft":
+                return self.means.ttft_ms
+            case "nttft":
+                return self.means.ttft_ms / self.input_tokens
+            case "e2e":
+                return self.means.e2e_ms
+            case "itl":
+                return self.gaps.quantile_ms(percentile / 100)
+        return self.means.itl_ms
+
+    def worst_ratio(self, limits: Mapping[str, Limit], percentile: float) -> np.ndarray:
+        """Return the largest ratio of what limits are compared with."""
+        if len(limits) > 1:  # of one request: its gaps count by their mean
+            limits = {"tpot" if name == "itl" else name: limit for name, limit in limits.items()}
+        ratios = [self.base_ms(name, percentile) / limit.limit_ms for name, limit in limits.items()]
+        return np.maximum.reduce(ratios)
+
+
+@dataclass(frozen=True, eq=False)
+class DesignPoint:
+    """A law at one load, to be simulated."""
+
+    scheduler: Scheduler
+    law: StepLaw
+    load: Loads  #: Of shape (1, 1).
+    cv2: float  #: Squared coefficient of variation of the gaps between requests.
+
+    def simulated(
+        self, traffic: SteadyTraffic, prefix_hit_rate: float, number: int
+    ) -> ServingResults:
+        """Return what requests get; each number has other requests and gaps."""
+        drawn = traffic.drawn(number)
+        rng = np.random.default_rng([traffic.seed, number, 2])  # lengths have another random stream
+        gaps = rng.standard_gamma(1 / self.cv2, drawn.n)
+        arrival_s = gaps.cumsum() / gaps.mean() / float(self.load.means.request_rate_rps[0, 0])
+        requests = RequestStream(
+            traffic.name,
+            arrival_s,
+            drawn.input_tokens,
+            drawn.output_tokens,
+            float(arrival_s[-1]),
+        ).with_common_prefix(prefix_hit_rate)
+        simulation = simulate(requests, self.scheduler, self.law)
+        return ServingResults(
+            arrival_s,
+            requests.input_tokens,
+            requests.output_tokens,
+            simulation.ttft_s,
+            simulation.e2e_s,
+            simulation.status == OK,
+            EDGES_MS,
+            simulation.gaps.counts,
+        )
+
+
+Asked = tuple[Mapping[str, Limit], float]
+"""Limits, and the percentile of a request's largest latency over its limit that has to keep."""
+
+
+def asked_of(target: Target) -> list[Asked]:
+    """Return what a target asks of latencies: each limit, and with a goodput all at once."""
+    asked: list[Asked] = [
+        ({name: limit}, limit.percentile) for name, limit in target.limits.items()
+    ]
+    if target.goodput is not None:
+        asked.append((target.limits, 100 * target.goodput))
+    return asked
+
+
+@dataclass(frozen=True, eq=False)
+class LatencySurface:
+    """Latencies at percentiles, over the means of the closed form, at any load by any law."""
+
+    points: Sequence[DesignPoint]
+    traffic: SteadyTraffic  #: Its requests are simulated; its rate plays no part.
+    prefix_hit_rate: float = 0.0
+    """Share of a request's input that all requests have in common."""
+    surfaces: dict[object, Kriging] = field(default_factory=dict, repr=False)
+    """What was fitted already, by what was asked."""
+
+    @cached_property
+    def results(self) -> list[ServingResults]:
+        """What requests get at each point."""
+        return on_threads(
+            lambda number: self.points[number].simulated(
+                self.traffic, self.prefix_hit_rate, number
+            ),
+            range(len(self.points)),
+        )
+
+    def ratios(self, target: Target, loads: Loads) -> np.ndarray:
+        """Return latencies over their limits, (draws, levels, limits), in the order of `asked_of`.
+
+        Where a goodput is asked for, the last is the largest ratio of the requests that have to be
+        good.
+        """
+        asked = asked_of(target)
+        bases = np.stack(
+            [loads.worst_ratio(limits, percentile) for limits, percentile in asked], axis=-1
+        )
+        return np.asarray(np.exp(self.surface_of(asked).at(loads.inputs)) * bases)
+
+    def surface_of(self, asked: Sequence[Asked]) -> Kriging:
+        """Return the surface of what is asked: the logarithm of each ratio over that of means."""
+        key = tuple(_shape_of(limits, percentile) for limits, percentile in asked)
+        if key not in self.surfaces:
+            values = np.array([self._values(limits, percentile) for limits, percentile in asked]).T
+            is_known = np.isfinite(values).all(axis=1)  # elsewhere all requests are refused
+            inputs = np.stack([point.load.inputs[0, 0] for point in self.points])
+            self.surfaces[key] = fit_kriging(inputs[is_known], values[is_known])
+        return self.surfaces[key]
+
+    def _values(self, limits: Mapping[str, Limit], percentile: float) -> np.ndarray:
+        """Return the logarithm of the largest simulated ratio over the largest of means."""
+        simulated = [_worst(result, limits, percentile) for result in self.results]
+        means = [point.load.worst_ratio(limits, percentile)[0, 0] for point in self.points]
+        return np.log(np.array(simulated) / means)
+
+
+def _shape_of(limits: Mapping[str, Limit], percentile: float) -> object:
+    """Return what a surface depends on: not the limits themselves, but their ratios."""
+    largest = max(limit.limit_ms for limit in limits.values())
+    return tuple((name, limit.limit_ms / largest) for name, limit in limits.items()), percentile
+
+
+def _worst(result: ServingResults, limits: Mapping[str, Limit], percentile: float) -> float:
+    """Return a percentile of requests' largest latency over its limit; of ITL alone, of gaps.
+
+    NaN: all requests are refused.
+    """
+    if [*limits] == ["itl"]:
+        counts = result.itl_counts.sum(axis=0, keepdims=True)
+        (quantile_ms,) = histogram_quantile(result.itl_edges_ms, counts, percentile / 100)
+        return float(quantile_ms / limits["itl"].limit_ms)
+    names = {"tpot" if name == "itl" else name: limit for name, limit in limits.items()}
+    by_name = per_request_ms(result, names)
+    ratios = [values / names[name].limit_ms for name, values in by_name.items()]
+    worst = np.fmax.reduce(ratios)[result.is_ok]
+    worst = worst[~np.isnan(worst)]  # a request of one token has no TPOT
+    if not len(worst):
+        return np.nan
+    return float(np.quantile(worst, percentile / 100, method="inverted_cdf"))
+
+
+def choose_design(
+    replicas: Mapping[str, ReplicaLaws], lengths: np.ndarray, alpha: float, seed: int
+) -> list[DesignPoint]:
+    """Return laws and loads, spread over all that occur on these GPU profiles.
+
+    Half of them are drawn at random. Each of the others is the one of many random ones that is
+    farthest from all that are chosen already, so that the surface has few laws beyond it.
+
+    Args:
+        replicas: by GPU profile.
+        lengths: mean input and output tokens.
+        alpha: shape of the Gamma gaps between all requests.
+        seed: of the choice.
+    """
+    rng = np.random.default_rng([seed, 3])
+    names = sorted(replicas)
+    n_tried = _TRIED * N_POINTS
+    of_profile = np.arange(n_tried) % len(names)
+    draws = rng.integers(0, min(len(replica.terms) for replica in replicas.values()), n_tried)
+    heights = rng.random(n_tried) ** _CROWDED
+    cv2 = np.exp(rng.random(n_tried) * np.log(_LEAST_CV2)) / alpha
+
+    loads_of: dict[int, Loads] = {}
+    inputs = np.empty((n_tried, _N_INPUTS))
+    for profile, name in enumerate(names):
+        rows = np.flatnonzero(of_profile == profile)
+        low, high = np.log(replicas[name].levels(lengths)[[0, -1]])
+        decoding = np.exp(low + heights[rows] * (high - low))[:, None]
+        loads = Loads.of(replicas[name].of_draws(draws[rows]), decoding, lengths, cv2[rows, None])
+        inputs[rows] = loads.inputs[:, 0]
+        loads_of |= {row: loads.of_draw(index) for index, row in enumerate(rows.tolist())}
+
+    points = []
+    for row in _spread(inputs, N_POINTS):
+        replica = replicas[names[of_profile[row]]]
+        law = replica.law(draws[row])
+        points.append(DesignPoint(replica.scheduler, law, loads_of[row], float(cv2[row])))
+    return points
+
+
+def _spread(inputs: np.ndarray, n: int) -> list[int]:
+    """Return n rows: the first half as they come, then each the farthest from those before."""
+    standard = (inputs - inputs.mean(axis=0)) / (inputs.std(axis=0) + 1e-9)
+    chosen = [*range(n // 2)]
+    squares = ((standard[:, None] - standard[None, chosen]) ** 2).sum(axis=-1).min(axis=1)
+    while len(chosen) < n:
+        farthest = int(squares.argmax())
+        chosen.append(farthest)
+        squares = np.minimum(squares, ((standard - standard[farthest]) ** 2).sum(axis=-1))
+    return chosen
+
+
+@dataclass(frozen=True)
+class SteadyLoad:
+    """Requests of some mean lengths that arrive at random at a rate."""
+
+    rate_rps: float
+    alpha: float  #: Shape of the Gamma gaps between all requests; 1: Poisson.
+    lengths: np.ndarray  #: Mean input and output tokens.
+
+    def cv2(self, replica_rps: np.ndarray) -> np.ndarray:
+        """Return the squared variation of a replica's gaps, where replicas take turns.
+
+        A gap of one of n replicas is the sum of n gaps, so its variation is 1/n of that of all.
+        """
+        n_replicas = np.maximum(self.rate_rps / replica_rps, 1.0)
+        return np.maximum(1 / (self.alpha * n_replicas), _LEAST_CV2 / self.alpha)
+
+
+def borne_rates(
+    surface: LatencySurface, replica: ReplicaLaws, target: Target, load: SteadyLoad
+) -> np.ndarray:
+    """Return the requests a second that a replica bears within a target, by draw, (draws,).
+
+    It is 0 where a request alone breaks a limit. Each of the replicas that share the rate of the
+    load takes its turn.
+    """
+
+    def worst(decoding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logarithms of rates, and of the largest latency over its limit there."""
+        regular = Loads.of(replica, decoding, load.lengths, np.array(1.0))
+        cv2 = load.cv2(regular.means.request_rate_rps)
+        loads = Loads.of(replica, decoding, load.lengths, cv2)
+        ratios = np.log(surface.ratios(target, loads).max(axis=-1))
+        return np.log(loads.means.request_rate_rps), np.maximum.accumulate(ratios, axis=1)
+
+    # Between the last level within the limits and the first one beyond them.
+    coarse = replica.levels(load.lengths)
+    _, ratios = worst(coarse[None])
+    high = np.maximum(_first_over(ratios), 1)
+    low_level, high_level = np.log(coarse[high - 1]), np.log(coarse[high])
+    shares = np.linspace(0, 1, _N_BETWEEN)
+    levels = np.exp(low_level[:, None] + shares * (high_level - low_level)[:, None])
+    log_rates, ratios = worst(levels)
+
+    row = np.arange(len(ratios))
+    over = np.maximum(_first_over(ratios), 1)
+    rise = ratios[row, over] - ratios[row, over - 1]
+    part = np.divide(-ratios[row, over - 1], rise, out=np.ones(len(row)), where=rise > 0)
+    step = log_rates[row, over] - log_rates[row, over - 1]
+    borne_rps = np.exp(log_rates[row, over - 1] + np.clip(part, 0, 1) * step)
+    return np.where(ratios[:, 0] > 0, 0.0, borne_rps)
+
+
+def _first_over(ratios: np.ndarray) -> np.ndarray:
+    """Return the first level of each row beyond the limits, the last one where none is."""
+    return np.where(ratios[:, -1] > 0, (ratios > 0).argmax(axis=1), ratios.shape[1] - 1)
+
+
+_ROUGH = 0.1
+"""Median error of a surface's logarithms above which replicas are tried instead."""
+_ANCHOR_STEP = 4.0
+"""Rates of all requests at which the rates that a replica bears are read, each times this one."""
+RATE_STEPS = 128
+"""Steps per octave of the request rate that a replica bears: a page holds it in few bits."""
+
+
+def in_steps(rates: np.ndarray) -> np.ndarray:
+    """Return the number of the step (`RATE_STEPS`) that each rate above 0 reaches."""
+    return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
+
+
+@dataclass(frozen=True, eq=False)
+class BorneRates:
+    """What a replica bears within a target, by draw, whatever the rate of all requests.
+
+    It depends on that rate a little, as a replica of many gets more regular gaps. So it is read at
+    a few rates (`_ANCHOR_STEP`), and interpolated between them.
+    """
+
+    surface: LatencySurface
+    replica: ReplicaLaws
+    target: Target
+    alpha: float  #: Shape of the Gamma gaps between all requests.
+    lengths: np.ndarray  #: Mean input and output tokens.
+    steps_at: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+    """By number of the rate: steps of `RATE_STEPS`, (draws,); -inf where nothing is borne."""
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the surface tells the latencies of the target well enough to be read."""
+        errors = np.abs(self.surface.surface_of(asked_of(self.target)).errors)
+        return bool((np.median(errors, axis=0) <= _ROUGH).all())
+
+    def steps(self, anchor: int) -> np.ndarray:
+        """Return the steps at the rate `_ANCHOR_STEP` ** anchor."""
+        if anchor not in self.steps_at:
+            load = SteadyLoad(_ANCHOR_STEP**anchor, self.alpha, self.lengths)
+            borne_rps = borne_rates(self.surface, self.replica, self.target, load)
+            with np.errstate(divide="ignore"):
+                self.steps_at[anchor] = in_steps(borne_rps)
+        return self.steps_at[anchor]
+
+    def at(self, rate_rps: float) -> np.ndarray:
+        """Return requests a second that a replica bears, of this rate of all requests, (draws,)."""
+        position = np.log(rate_rps) / np.log(_ANCHOR_STEP)
+        low = int(np.floor(position + 1e-9))
+        share = max(position - low, 0.0)
+        steps = self.steps(low)
+        if share > 1e-9:
+            with np.errstate(invalid="ignore"):
+                steps = (1 - share) * steps + share * self.steps(low + 1)
+        return np.nan_to_num(np.exp2(steps / RATE_STEPS))
+
+
+class DrawnLatencies(NamedTuple):
+    """What requests at a steady rate get from a replica, by draw."""
+
+    limited_ms: dict[str, np.ndarray]
+    """Each limit's latency at its percentile, by metric, (draws,); infinite above saturation."""
+    in_flight: np.ndarray
+    """Mean number of requests at the replica, (draws,); infinite above saturation."""
+
+
+def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLatencies:
+    """Return the latencies of requests at this rate of all, shared by replicas in turn."""
+    replica = borne.replica
+    load = SteadyLoad(rate_rps, borne.alpha, borne.lengths)
+    replica_rps = np.array([[rate_rps / replicas]])
+    cv2 = load.cv2(replica_rps)
+    lengths = borne.lengths
+    law = StepLaw(*replica.terms.T[:, :, None])
+    requests = MeanLoad(lengths[0], max(float(lengths[1]), 2.0), gap_cv2=cv2)
+    limits = BatchLimits.of(replica.scheduler)
+    decoding = open_loop(law, limits, requests, replica_rps).decoding
+
+    is_stable = np.isfinite(decoding[:, 0])
+    stable = replica.of_draws(is_stable)
+    loads = Loads.of(stable, np.maximum(decoding[is_stable], _LEAST_DECODING), lengths, cv2)
+    ratios = borne.surface.ratios(borne.target, loads)[:, 0]
+    limited_ms = {}
+    for number, (name, limit) in enumerate(borne.target.limits.items()):
+        limited_ms[name] = np.full(len(replica.terms), np.inf)
+        limited_ms[name][is_stable] = ratios[:, number] * limit.limit_ms
+    in_flight = np.full(len(replica.terms), np.inf)
+    in_flight[is_stable] = rate_rps / replicas * loads.means.e2e_ms[:, 0] / 1e3
+    return DrawnLatencies(limited_ms, in_flight)

@@ -1,0 +1,294 @@
+"""How many replicas of GPU profiles meet a target with a probability: the one sizing.
+
+Each draw of the law is a possible truth and has its own number of replicas; the draws that need no
+more give the probability. Requests at a steady rate are read from a surface of latencies
+(`latency_surface`). Other traffic is simulated in a few draws, chosen by what a replica bears of a
+steady rate; the other draws lie between them (`trials`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from sextant.decide.latency_surface import BorneRates, LatencySurface
+from sextant.decide.replicas import SimulatedReplica
+from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas
+from sextant.decide.windows import Judged, Target
+from sextant.simulate.simulation import on_threads
+from sextant.workload.requests import RequestStream, SteadyTraffic, Traffic
+
+_TRIALS = (0.25, 0.6, 0.85, 1.0, 1.15, 1.5, 2.5, 5.0, 8.0)
+"""Ranks of the draws that are simulated, over the share of the draws that may fail: most of them
+are near the draw that decides."""
+_HIGHEST_RANK = 0.95
+_FAR = 32
+"""Times the guessed replicas beyond which no number is tried."""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The replicas that one GPU profile needs."""
+
+    server: SimulatedReplica
+    status: str
+    """`meets`; or `too_slow` (a request alone breaks a limit), `refused` (no replica takes some
+    requests), `too_many` (more replicas than are tried), `unsure` (no number is as certain)."""
+    alone: Mapping[str, float] = field(default_factory=dict)
+    """Largest latency over its limit in any window, by metric, if each request were alone."""
+    n_failed_alone: int = 0
+    """Requests that fail even if each is alone."""
+    failed_share_alone: float = 0.0
+    """Their largest share of the requests of a window."""
+    rate_rps: float | None = None
+    """Mean rate that a replica serves beside the others, by the likeliest law; None: not known."""
+    binds: str | None = None
+    """What keeps a replica from a higher rate: `limits`, or as `Bound.binds`."""
+    loads: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    """Load in replicas that bear just so much, by draw of law and traffic, (draws,); infinite where
+    no number is enough. Without draws it is that of the likeliest law alone."""
+    replicas: int | None = None
+    """The fewest that meet the target with the asked probability."""
+
+    @property
+    def needs(self) -> np.ndarray:
+        """Fewest replicas in each draw; infinite where no number is enough."""
+        return whole_replicas(self.loads)
+
+    def probability(self, replicas: int) -> float | None:
+        """Return the probability that this many replicas meet the target; None without draws."""
+        return float((self.needs <= replicas).mean()) if self.server.n_draws else None
+
+    @property
+    def draw(self) -> int:
+        """A draw that needs as many replicas as the answer has, for what is simulated of it."""
+        if not self.server.n_draws:
+            return 0
+        distance = np.abs(self.loads - (self.count - 0.5))
+        most = self.needs[self.needs <= self.count].max(initial=0)
+        return 1 + int(np.where(self.needs == most, distance, np.inf).argmin())
+
+    @property
+    def count(self) -> int:
+        """The replicas. Raises ValueError where no number is enough."""
+        if self.replicas is None:
+            raise ValueError(f"{self.server.profile.gpu_profile_id} has no number of replicas")
+        return self.replicas
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of the replicas."""
+        return None if self.replicas is None else self.server.usd_per_hour(self.replicas)
+
+
+def whole_replicas(loads: np.ndarray) -> np.ndarray:
+    """Return the whole replicas that bear loads; infinite above `MOST_REPLICAS`."""
+    needs = np.maximum(np.ceil(loads - 1e-9), 1.0)
+    return np.where(needs <= MOST_REPLICAS, needs, np.inf)
+
+
+def enough_replicas(needs: np.ndarray, probability: float) -> int | None:
+    """Return the fewest replicas that are enough in this share of the draws; None: none are."""
+    position = max(int(np.ceil(probability * len(needs) - 1e-9)), 1) - 1
+    enough = np.sort(needs)[position]
+    return int(enough) if np.isfinite(enough) else None
+
+
+def size_profiles(
+    servers: Mapping[str, SimulatedReplica],
+    traffic: Traffic,
+    target: Target,
+    probability: float,
+    surface: LatencySurface,
+    least: int = 1,
+) -> dict[str, Sizing]:
+    """Return what each GPU profile needs to meet a target with a probability.
+
+    Args:
+        servers: a replica of each GPU profile; all with the same draws.
+        traffic: what arrives.
+        target: what has to hold.
+        probability: that the replicas meet it.
+        surface: latencies of requests like those of the traffic.
+        least: replicas that there are in any case.
+    """
+    return {
+        name: size_replicas(server, traffic, target, probability, surface, least)
+        for name, server in servers.items()
+    }
+
+
+def size_replicas(
+    server: SimulatedReplica,
+    traffic: Traffic,
+    target: Target,
+    probability: float,
+    surface: LatencySurface,
+    least: int = 1,
+) -> Sizing:
+    """Return what one GPU profile needs; arguments as of `size_profiles`."""
+    demand = traffic.drawn(0)
+    peak = demand.peak(target.window_s)
+    alone = server.judge_alone(peak, target)
+    n_requests = np.maximum(alone.n_requests, 1)
+    n_failed = int(alone.n_failed.sum())
+    sizing = Sizing(
+        server,
+        "meets",
+        alone=alone.worst_ratio(target),
+        n_failed_alone=n_failed,
+        failed_share_alone=float((alone.n_failed / n_requests).max()),
+    )
+    if n_failed == peak.n or n_failed > target.max_failed * peak.n:
+        return replace(sizing, status="refused")
+    if alone.n_missed:
+        return replace(sizing, status="too_slow")
+
+    loads = replica_loads(
+        server, traffic, target, 1 - probability, borne_of(server, traffic, target, surface)
+    )
+    sizing = replace(sizing, loads=loads[1:] if server.n_draws else loads)
+    if not np.isfinite(whole_replicas(loads)).any():
+        return replace(sizing, status="too_many", loads=np.empty(0))
+    if np.isfinite(loads[0]):
+        sizing = _with_rate(sizing, demand, loads[0])
+    replicas = enough_replicas(sizing.needs, probability)
+    if replicas is None:
+        return replace(sizing, status="unsure")
+    return replace(sizing, replicas=max(replicas, least))
+
+
+def _with_rate(sizing: Sizing, demand: RequestStream, load: float) -> Sizing:
+    """Return a sizing with the rate that a replica serves, and what keeps it from a higher one."""
+    rate_rps = demand.rate_rps / load
+    bound = sizing.server.bound(demand)
+    if bound is not None and bound.rate_rps < rate_rps:
+        return replace(sizing, rate_rps=bound.rate_rps, binds=bound.binds)
+    return replace(sizing, rate_rps=rate_rps, binds="limits")
+
+
+def borne_of(
+    server: SimulatedReplica, traffic: Traffic, target: Target, surface: LatencySurface
+) -> BorneRates:
+    """Return what a replica bears of requests like those of some traffic at a steady rate."""
+    alpha = traffic.alpha if isinstance(traffic, SteadyTraffic) else 1.0
+    lengths = np.array(traffic.drawn(0).mean_lengths)
+    return BorneRates(surface, server.laws, target, alpha, lengths)
+
+
+def replica_loads(
+    server: SimulatedReplica, traffic: Traffic, target: Target, risk: float, borne: BorneRates
+) -> np.ndarray:
+    """Return the load of some traffic, in replicas that bear just so much, (1 + draws,).
+
+    The likeliest law is the first. Infinite: no number of replicas is enough.
+
+    Args:
+        server: the replica.
+        traffic: what arrives; each draw has its own.
+        target: what has to hold.
+        risk: share of the draws that may fail: near these, draws are simulated.
+        borne: what the replica bears of a steady rate (`borne_of`).
+    """
+    demand = traffic.drawn(0)
+    borne_rps = borne.at(demand.rate_rps)
+    scheduler = server.laws.scheduler
+    is_read = isinstance(traffic, SteadyTraffic) and server.is_whole and borne.is_close
+    if not is_read or np.isfinite(scheduler.timeout_s):
+        return _tried_loads(server, traffic, target, risk, borne_rps)
+    is_refused = demand.input_tokens + demand.output_tokens > scheduler.longest
+    if is_refused.mean() > target.max_failed:
+        return np.full(len(borne_rps), np.inf)
+    with np.errstate(divide="ignore"):
+        return np.asarray(demand.rate_rps / borne_rps)
+
+
+def _tried_loads(
+    server: SimulatedReplica,
+    traffic: Traffic,
+    target: Target,
+    risk: float,
+    borne_rps: np.ndarray,
+) -> np.ndarray:
+    """Return the loads by simulating a few draws; the others lie between them by what they bear.
+
+    Args:
+        server: the replica.
+        traffic: what arrives; each draw has its own.
+        target: what has to hold.
+        risk: share of the draws that may fail.
+        borne_rps: what a replica bears of a steady rate, (1 + draws,).
+    """
+    from scipy.optimize import isotonic_regression  # only traffic that is not steady is tried
+
+    rate_rps = traffic.drawn(0).rate_rps
+    likeliest_rps = borne_rps[0] or float(np.median(borne_rps)) or 1.0
+    first = _tried_load(server, traffic, target, 0, rate_rps / likeliest_rps)
+    ranked = 1 + np.argsort(borne_rps[1:], kind="stable")
+    n_none = int((borne_rps[1:] <= 0).sum())
+    last = max(len(ranked) - 1, 0)
+    ranks = [round(min(share * risk, _HIGHEST_RANK) * last) for share in _TRIALS]
+    draws = (
+        [int(ranked[rank]) for rank in dict.fromkeys(ranks) if rank >= n_none]
+        if len(ranked)
+        else []
+    )
+    guess = first if np.isfinite(first) else 2 * rate_rps / likeliest_rps
+    starts = [guess * likeliest_rps / borne_rps[draw] for draw in draws]
+    tried = on_threads(partial(_tried_load, server, traffic, target), draws, starts)
+
+    loads = np.full(len(borne_rps), np.inf)
+    loads[0] = first
+    known_rps = borne_rps[[0, *draws]]
+    known = np.array([first, *tried])
+    is_finite = np.isfinite(known) & (known_rps > 0)
+    if not is_finite.any():
+        return loads
+    order = np.argsort(known_rps[is_finite])
+    log_rps = np.log(known_rps[is_finite][order])
+    log_loads = isotonic_regression(np.log(known[is_finite][order]), increasing=False).x
+
+    least_rps = np.max(known_rps[~is_finite], initial=0.0)
+    rows = np.flatnonzero(borne_rps > least_rps)
+    at = np.log(borne_rps[rows])
+    beyond = np.minimum(at - log_rps[0], 0) + np.maximum(at - log_rps[-1], 0)
+    loads[rows] = np.exp(np.interp(at, log_rps, log_loads) - beyond)
+    loads[0] = first
+    return loads
+
+
+def _tried_load(
+    server: SimulatedReplica, traffic: Traffic, target: Target, draw: int, guess: float
+) -> float:
+    """Return the load of one draw: the fewest replicas, less what the last of them has to spare.
+
+    Between one replica fewer and these, it is where the largest latency over its limit is 1. What
+    fails in the busiest windows fails: these stand for all.
+    """
+    demand = traffic.drawn(draw).peak(target.window_s)
+    start = int(np.clip(np.ceil(guess), 1, MOST_REPLICAS))
+    judged: dict[int, Judged] = {}
+
+    def meets(replicas: int) -> bool:
+        if replicas not in judged:
+            judged[replicas] = server.judge(demand, replicas, target, draw)
+        return not judged[replicas].n_missed
+
+    most = min(_FAR * start, MOST_REPLICAS)
+    replicas = fewest_replicas(meets, start, most, is_steady=demand.gaps is not None)
+    if replicas is None:
+        return np.inf
+    spare = _log_worst(judged[replicas], target)
+    if replicas == 1 or replicas - 1 not in judged:
+        return replicas * float(np.exp(min(spare, 0.0))) if replicas == 1 else replicas - 0.5
+    missing = _log_worst(judged[replicas - 1], target)
+    if missing <= 0 or spare > 0:
+        return replicas - 0.5
+    return replicas - 1 + missing / (missing - spare)
+
+
+def _log_worst(judged: Judged, target: Target) -> float:
+    """Return the logarithm of the largest latency over its limit in any window."""
+    worst = max(judged.worst_ratio(target).values(), default=1.0)
+    return float(np.log(max(worst, 1e-3)))

@@ -1,0 +1,194 @@
+"""How many replicas requests that arrive at random need, for the questions of an answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+from sextant.ask.case import Case
+from sextant.ask.forecast import fit_medians
+from sextant.ask.laws import CandidateLaws, Settings, candidate_laws
+from sextant.base.errors import InputError
+from sextant.decide.latency_surface import (
+    BorneRates,
+    DrawnLatencies,
+    LatencySurface,
+    latencies_at,
+)
+from sextant.decide.replica_sizing import borne_of, replica_loads, whole_replicas
+from sextant.decide.replicas import SimulatedReplica, simulated_replica
+from sextant.decide.windows import Target
+from sextant.facts.slo import SLO
+from sextant.law.roofline import Roofline
+from sextant.workload.lengths import Length, RequestLengths, length_sampler
+from sextant.workload.requests import SteadyTraffic
+
+N_DRAWS = 1000
+"""Draws of the law beside the likeliest."""
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """Which GPU profiles are worth drawing: the cheapest by the likeliest law."""
+
+    most_usd_per_hour: float
+    """No option above this price is sought."""
+    n: int | None = None
+    """How many of them; None: all."""
+
+
+@dataclass(frozen=True)
+class RateSizer:
+    """How the replicas of each GPU profile serve requests that arrive at random."""
+
+    servers: Mapping[str, SimulatedReplica]
+    unknown: Mapping[str, str]
+    """Why other profiles have no law of a step."""
+    model: Roofline
+    """What the laws come from."""
+    traffic: SteadyTraffic
+    """At any rate."""
+    surface: LatencySurface
+    """Latencies of these requests at any load."""
+    risk: float
+    """Share of the draws that may fail at the answer."""
+    borne: dict[tuple[object, str], BorneRates] = field(default_factory=dict, repr=False)
+    """What was read already, by target and GPU profile."""
+
+    @classmethod
+    def of(cls, case: Case, risk: float) -> "RateSizer":
+        """Return the sizer of a case. Raises InputError where the points have no law of a step.
+
+        Args:
+            case: the LLM, and how it is served.
+            risk: share of the draws that may fail at the answer.
+        """
+        model = fit_medians(case)
+        laws = candidate_laws(case, Settings(), N_DRAWS, model)
+        if not laws.servers:
+            raise InputError("no GPU profile has a law of a step")
+        traffic = _traffic_of(case)
+        lengths = traffic.drawn(0).mean_lengths
+        surface = laws.surface(traffic, lengths, case.question.prefix_hit_rate)
+        return cls(_servers(case, laws), laws.unknown, model, traffic, surface, risk)
+
+    def beside(self, case: Case, cheapest: Cheapest) -> "RateSizer":
+        """Return the sizer of another case with the same requests, of the cheapest profiles alone.
+
+        The surface is that of the answer: the laws of other ways to serve differ in degree.
+        Raises InputError where no profile is cheap enough.
+        """
+        likeliest = candidate_laws(case, Settings(), 0, self.model, with_measured=False)
+        sizer = replace(self, servers=_servers(case, likeliest), borne={})
+        loads = sizer.loads(case.question.slo, [*sizer.servers])
+        usd_by_profile = {
+            name: server.usd_per_hour(int(min(whole_replicas(loads[name].to_numpy())[0], 1e9)))
+            for name, server in sizer.servers.items()
+        }
+        ranked = sorted(usd_by_profile, key=lambda name: (usd_by_profile[name], name))
+        kept = [name for name in ranked if usd_by_profile[name] <= cheapest.most_usd_per_hour]
+        if not kept:
+            raise InputError("no GPU profile is cheap enough")
+        drawn_case = case.varied({}, {name: case.gpu_profiles[name] for name in kept[: cheapest.n]})
+        laws = candidate_laws(drawn_case, Settings(), N_DRAWS, self.model, with_measured=False)
+        servers = _servers(drawn_case, laws)
+        return replace(self, servers=servers, unknown=laws.unknown, borne={})
+
+    def loads(self, slo: SLO, profile_ids: Sequence[str]) -> pd.DataFrame:
+        """Return the load in replicas that bear just so much, a row per draw, a column per profile.
+
+        The likeliest law is the first row. Infinite: no number of replicas is enough.
+        """
+        traffic = self.traffic_of(slo)
+        target = target_of(slo)
+        return pd.DataFrame(
+            {
+                name: replica_loads(
+                    self.servers[name], traffic, target, self.risk, self.borne_by(slo, name)
+                )
+                for name in profile_ids
+            }
+        )
+
+    def needed(self, slo: SLO, profile_ids: Sequence[str]) -> pd.DataFrame:
+        """Return the whole replicas that each profile needs, by draw; infinite: none are enough."""
+        loads = self.loads(slo, profile_ids).iloc[1:]
+        return loads.apply(lambda column: whole_replicas(column.to_numpy()))
+
+    def likeliest(self, slo: SLO, profile_ids: Sequence[str]) -> pd.DataFrame:
+        """Return the replicas that each profile needs by the likeliest law, in one row."""
+        loads = self.loads(slo, profile_ids).iloc[:1]
+        return loads.apply(lambda column: whole_replicas(column.to_numpy()))
+
+    def borne_by(self, slo: SLO, profile_id: str) -> BorneRates:
+        """Return what a replica bears within the limits of an SLO, at any rate."""
+        target = target_of(slo)
+        key = (tuple(target.limits.items()), target.goodput, target.max_failed)
+        if (key, profile_id) not in self.borne:
+            self.borne[key, profile_id] = borne_of(
+                self.servers[profile_id], self.traffic, target, self.surface
+            )
+        return self.borne[key, profile_id]
+
+    def latencies(self, slo: SLO, profile_id: str, replicas: int) -> DrawnLatencies:
+        """Return the latencies of requests that share these replicas, and how many are in flight.
+
+        Args:
+            slo: limits and rate.
+            profile_id: the replicas' GPU profile.
+            replicas: that share the rate.
+        """
+        drawn = latencies_at(self.borne_by(slo, profile_id), slo.load, replicas)
+        limited_ms = {metric: values[1:] for metric, values in drawn.limited_ms.items()}
+        return DrawnLatencies(limited_ms, drawn.in_flight[1:])
+
+    def most_rps(self, slo: SLO, profile_id: str) -> float:
+        """Return the largest rate per replica within the limits, by the likeliest law."""
+        return float(self.borne_by(slo, profile_id).at(slo.load)[0])
+
+    def traffic_of(self, slo: SLO) -> SteadyTraffic:
+        """Return what arrives at the rate of an SLO."""
+        return replace(self.traffic, rate_rps=slo.load, _streams={})
+
+    @property
+    def kind(self) -> str:
+        """How requests arrive: `poisson` or `gamma`."""
+        return "poisson" if self.traffic.alpha == 1 else "gamma"
+
+    def notes(self) -> list[str]:
+        """Return how the rate was sized."""
+        how = "Poisson"
+        if self.kind == "gamma":
+            how = f"Gamma gaps of shape {self.traffic.alpha:.3g}, those of the workload"
+        return [
+            f"Requests arrive at random ({how}); probabilities count {N_DRAWS:,} draws of the law."
+        ]
+
+
+def target_of(slo: SLO) -> Target:
+    """Return what replicas have to meet over the whole time."""
+    return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
+
+
+def _servers(case: Case, laws: CandidateLaws) -> dict[str, SimulatedReplica]:
+    return {
+        name: simulated_replica(
+            case.gpu_profiles[name], replica_laws, case.question.prefix_hit_rate
+        )
+        for name, replica_laws in laws.servers.items()
+    }
+
+
+def _traffic_of(case: Case) -> SteadyTraffic:
+    """Return what arrives, at 1/s, as in `sextant capacity`; Poisson without steady arrivals."""
+    question = case.question
+    if question.workload is None:
+        lengths = question.requests
+        if lengths is None:
+            lengths = RequestLengths(*(Length(mean, mean) for mean in case.lengths[0]))
+        return SteadyTraffic("given lengths", length_sampler(lengths), 1.0, 1.0, question.seed)
+    from sextant.ask.traffic import traffic_at_rate  # few questions name a workload
+
+    drawn = traffic_at_rate(1.0, question.workload, None, first_seed=question.seed)
+    steady = drawn.steady()
+    return steady or SteadyTraffic(drawn.name, drawn.requests, 1.0, 1.0, question.seed)
