@@ -1,7 +1,7 @@
 """The law of an engine step on each candidate, for simulations of one LLM."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
-from sextant.decide.latency_surface import LatencySurface, ReplicaLaws, choose_design
+from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import GPUProfile, is_as_good, might
@@ -82,17 +82,12 @@ class CandidateLaws(NamedTuple):
     unknown: dict[str, str]
     """Why the other candidates have no law."""
 
-    def surface(
-        self, traffic: SteadyTraffic, lengths: Sequence[float], prefix_hit_rate: float
-    ) -> LatencySurface:
-        """Return the latencies of requests like those of a traffic, of these mean lengths.
+    def surface(self, traffic: SteadyTraffic, prefix_hit_rate: float) -> LatencySurface:
+        """Return the latencies of requests like those of a traffic.
 
         It is the same whichever of the measured GPU profiles are candidates.
         """
-        is_cpu = {name: laws for name, laws in self.servers.items() if name not in self.measured}
-        replicas = self.measured or is_cpu
-        points = choose_design(replicas, np.array(lengths), traffic.alpha, traffic.seed)
-        return LatencySurface(points, traffic, prefix_hit_rate)
+        return LatencySurface(self.measured or self.servers, traffic, prefix_hit_rate)
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,7 @@ class _Sized:
             for profile_id, replica_laws in laws.servers.items()
         }
         requests = steady_like(capacity_question.sizing_traffic, question.seed)
-        surface = laws.candidates.surface(
-            requests, requests.drawn(0).mean_lengths, question.prefix_hit_rate
-        )
+        surface = laws.candidates.surface(requests, question.prefix_hit_rate)
         sizings = size_profiles(
             servers,
             capacity_question.sizing_traffic,

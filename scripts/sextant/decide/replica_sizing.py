@@ -173,8 +173,7 @@ def borne_of(
 ) -> BorneRates:
     """Return what a replica bears of requests like those of some traffic at a steady rate."""
     alpha = traffic.alpha if isinstance(traffic, SteadyTraffic) else 1.0
-    lengths = np.array(traffic.drawn(0).mean_lengths)
-    return BorneRates(surface, server.laws, target, alpha, lengths)
+    return BorneRates(surface, server.laws, target, alpha)
 
 
 def replica_loads(
@@ -194,8 +193,10 @@ def replica_loads(
     demand = traffic.drawn(0)
     borne_rps = borne.at(demand.rate_rps)
     scheduler = server.laws.scheduler
-    is_read = isinstance(traffic, SteadyTraffic) and server.is_whole and borne.is_close
-    if not is_read or np.isfinite(scheduler.timeout_s):
+    is_read = (
+        isinstance(traffic, SteadyTraffic) and server.is_whole and np.isinf(scheduler.timeout_s)
+    )
+    if not is_read or not borne.surface.is_close(target):
         return _tried_loads(server, traffic, target, risk, borne_rps)
     is_refused = demand.input_tokens + demand.output_tokens > scheduler.longest
     if is_refused.mean() > target.max_failed:

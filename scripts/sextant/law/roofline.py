@@ -270,9 +270,7 @@ def scaled_to_latencies(phi: np.ndarray, facts: Columns, log_ms: np.ndarray) -> 
     """
     itl_offset = np.exp(phi[:, -1])
     law = step_law(phi, facts)
-    term: dict[str, Any] = {
-        name: np.broadcast_to(getattr(law, name), len(phi)) for name in NAMES
-    }
+    term: dict[str, Any] = {name: np.broadcast_to(getattr(law, name), len(phi)) for name in NAMES}
     term |= {name: itl_offset * term[name] for name in STEP_TERMS}
     unscaled = StepLaw(**term)
     load = mean_load(facts)

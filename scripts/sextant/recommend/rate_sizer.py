@@ -68,8 +68,7 @@ class RateSizer:
         if not laws.servers:
             raise InputError("no GPU profile has a law of a step")
         traffic = _traffic_of(case)
-        lengths = traffic.drawn(0).mean_lengths
-        surface = laws.surface(traffic, lengths, case.question.prefix_hit_rate)
+        surface = laws.surface(traffic, case.question.prefix_hit_rate)
         return cls(_servers(case, laws), laws.unknown, model, traffic, surface, risk)
 
     def beside(self, case: Case, cheapest: Cheapest) -> "RateSizer":
