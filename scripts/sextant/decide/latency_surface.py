@@ -10,7 +10,7 @@ profiles, limits and rates.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, Self
 
@@ -39,9 +39,9 @@ _LEAST_DECODING = 0.03
 """Sequences that decode where a request is practically alone."""
 _MOST_FILLED = 0.98
 """Share of the sequences that can decode at once at the highest load."""
-_N_LEVELS = 7
-_N_BETWEEN = 5
-"""Levels of load between two coarse ones at which the rate within the limits is sought."""
+_N_LOW_LEVELS = 3
+_N_LEVELS = 11
+"""Levels of load below and above one sequence at which latencies are read."""
 _LEAST_CV2 = 1 / 64
 """Squared coefficient of variation of gaps, below which arrivals count as regular."""
 _CROWDED = 0.6
@@ -52,6 +52,8 @@ _N_CHECKED = 10
 """Draws by which a surface is checked."""
 _CHECK_STEP = 0.07
 """Share of the rate that a replica bears, above and below which a surface is checked."""
+_NO_RATE_RPS = 1e-9
+"""Rate of all requests that no replica has to share."""
 _FIRST_CHECK = 100_000
 """Number of the requests of the first check: no point of a surface has them."""
 _ENOUGH_RIGHT = 0.75
@@ -83,7 +85,8 @@ class ReplicaLaws:
     def levels(self, lengths: np.ndarray) -> np.ndarray:
         """Return numbers of sequences that decode, from a request that is practically alone on."""
         most = max(_MOST_FILLED * self.most_decoding(lengths), 2 * _LEAST_DECODING)
-        return np.geomspace(_LEAST_DECODING, most, _N_LEVELS)
+        few = np.geomspace(_LEAST_DECODING, min(1.0, most / 2), _N_LOW_LEVELS, endpoint=False)
+        return np.concatenate([few, np.geomspace(min(1.0, most / 2), most, _N_LEVELS)])
 
 
 class Gaps(NamedTuple):
@@ -234,6 +237,19 @@ def asked_of(target: Target) -> list[Asked]:
     return asked
 
 
+def unit_limits(asked: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
+    """Return what is asked with a largest limit of 1 ms each, and the largest limits, (asked,)."""
+    units: list[Asked] = []
+    largest_ms = [max(limit.limit_ms for limit in limits.values()) for limits, _ in asked]
+    for (limits, percentile), most_ms in zip(asked, largest_ms, strict=True):
+        scaled = {
+            name: limit._replace(limit_ms=limit.limit_ms / most_ms)
+            for name, limit in limits.items()
+        }
+        units.append((scaled, percentile))
+    return units, np.array(largest_ms)
+
+
 @dataclass(frozen=True, eq=False)
 class LatencySurface:
     """Latencies at percentiles, over the means of the closed form, at any load by any law."""
@@ -269,21 +285,14 @@ class LatencySurface:
             range(len(self.points)),
         )
 
-    def ratios(self, target: Target, loads: Loads) -> np.ndarray:
-        """Return latencies over their limits, (draws, levels, limits), in the order of `asked_of`.
-
-        Where a goodput is asked for, the last is the largest ratio of the requests that have to be
-        good.
-        """
-        asked = asked_of(target)
-        bases = np.stack(
-            [loads.worst_ratio(limits, percentile) for limits, percentile in asked], axis=-1
-        )
-        return np.asarray(np.exp(self.surface_of(asked).at(loads.inputs)) * bases)
+    def log_ratios(self, asked: Sequence[Asked], loads: Loads) -> np.ndarray:
+        """Return the logarithm of each largest latency over its limit, (draws, levels, asked)."""
+        means = [loads.worst_ratio(limits, percentile) for limits, percentile in asked]
+        return np.asarray(self.surface_of(asked).at(loads.inputs) + np.log(np.stack(means, -1)))
 
     def surface_of(self, asked: Sequence[Asked]) -> Kriging:
         """Return the surface of what is asked: the logarithm of each ratio over that of means."""
-        key = tuple(_shape_of(limits, percentile) for limits, percentile in asked)
+        key = _shape_of(asked)
         if key not in self.surfaces:
             values = np.array([self._values(limits, percentile) for limits, percentile in asked]).T
             is_known = np.isfinite(values).all(axis=1)  # elsewhere all requests are refused
@@ -295,12 +304,13 @@ class LatencySurface:
         """Return whether the surface tells what a replica bears within a target.
 
         Percentiles of the gaps between tokens above the median are no smooth function: they jump
-        where steps with a prompt become so frequent. Of other targets, other draws than those of the surface are simulated a little below the rate that it tells,
-        where the target has to be met, and a little above, where it has to be missed.
+        where steps with a prompt become so frequent. For other targets, draws that are not points
+        of the surface are simulated a little below the rate that it tells, where the target has to
+        be met, and a little above, where it has to be missed.
         """
         if "itl" in target.limits and target.limits["itl"].percentile > _MEDIAN:
             return False
-        key = tuple(_shape_of(limits, percentile) for limits, percentile in asked_of(target))
+        key = _shape_of(asked_of(target))
         if key not in self.verdicts:
             checks = self._checks(target)
             right = on_threads(partial(self._is_right, target), range(len(checks)), checks)
@@ -316,7 +326,9 @@ class LatencySurface:
         for name in rng.choice(names, _N_CHECKED):
             replica = self.replicas[str(name)]
             one = replica.of_draws(rng.integers(0, len(replica.terms), 1))
-            borne_rps = borne_rates(self, one, target, SteadyLoad(1e-9, alpha, self.lengths))[0]
+            units, limits_ms = unit_limits(asked_of(target))
+            alone = SteadyLoad(_NO_RATE_RPS, alpha, self.lengths)
+            borne_rps = load_table(self, one, units, alone).borne_rates(limits_ms)[0]
             if borne_rps <= 0:
                 continue
             for is_met, factor in ((True, 1 - _CHECK_STEP), (False, 1 + _CHECK_STEP)):
@@ -342,10 +354,10 @@ class LatencySurface:
         return np.log(np.array(simulated) / means)
 
 
-def _shape_of(limits: Mapping[str, Limit], percentile: float) -> object:
+def _shape_of(asked: Sequence[Asked]) -> object:
     """Return what a surface depends on: not the limits themselves, but their ratios."""
-    largest = max(limit.limit_ms for limit in limits.values())
-    return tuple((name, limit.limit_ms / largest) for name, limit in limits.items()), percentile
+    units, _ = unit_limits(asked)
+    return tuple((tuple(limits.items()), percentile) for limits, percentile in units)
 
 
 def _worst(result: ServingResults, limits: Mapping[str, Limit], percentile: float) -> float:
@@ -436,44 +448,42 @@ class SteadyLoad:
         return np.maximum(1 / (self.alpha * n_replicas), _LEAST_CV2 / self.alpha)
 
 
-def borne_rates(
-    surface: LatencySurface, replica: ReplicaLaws, target: Target, load: SteadyLoad
-) -> np.ndarray:
-    """Return the requests a second that a replica bears within a target, by draw, (draws,).
+class LoadTable(NamedTuple):
+    """Rates and latencies of a replica at rising levels of load, in logarithms."""
 
-    It is 0 where a request alone breaks a limit. Each of the replicas that share the rate of the
-    load takes its turn.
-    """
+    log_rates: np.ndarray  #: Requests a second at the replica, (draws, levels).
+    log_ratios: np.ndarray  #: Of what is asked, over limits of 1 ms, (draws, levels, asked).
 
-    def worst(decoding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logarithms of rates, and of the largest latency over its limit there."""
-        regular = Loads.of(replica, decoding, load.lengths, np.array(1.0))
-        cv2 = load.cv2(regular.means.request_rate_rps)
-        loads = Loads.of(replica, decoding, load.lengths, cv2)
-        ratios = np.log(surface.ratios(target, loads).max(axis=-1))
-        return np.log(loads.means.request_rate_rps), np.maximum.accumulate(ratios, axis=1)
+    def borne_rates(self, limits_ms: np.ndarray) -> np.ndarray:
+        """Return the requests a second within limits, (asked,), by draw, (draws,).
 
-    # Between the last level within the limits and the first one beyond them.
-    coarse = replica.levels(load.lengths)
-    _, ratios = worst(coarse[None])
-    high = np.maximum(_first_over(ratios), 1)
-    low_level, high_level = np.log(coarse[high - 1]), np.log(coarse[high])
-    shares = np.linspace(0, 1, _N_BETWEEN)
-    levels = np.exp(low_level[:, None] + shares * (high_level - low_level)[:, None])
-    log_rates, ratios = worst(levels)
-
-    row = np.arange(len(ratios))
-    over = np.maximum(_first_over(ratios), 1)
-    rise = ratios[row, over] - ratios[row, over - 1]
-    part = np.divide(-ratios[row, over - 1], rise, out=np.ones(len(row)), where=rise > 0)
-    step = log_rates[row, over] - log_rates[row, over - 1]
-    borne_rps = np.exp(log_rates[row, over - 1] + np.clip(part, 0, 1) * step)
-    return np.where(ratios[:, 0] > 0, 0.0, borne_rps)
+        It is 0 where a request alone breaks a limit, and the highest rate where all are kept.
+        """
+        ratios = (self.log_ratios - np.log(limits_ms)).max(axis=-1)
+        ratios = np.maximum.accumulate(ratios, axis=1)
+        over = np.where(ratios[:, -1] > 0, (ratios > 0).argmax(axis=1), ratios.shape[1] - 1)
+        over = np.maximum(over, 1)
+        row = np.arange(len(ratios))
+        before = ratios[row, over - 1]
+        rise = ratios[row, over] - before
+        share = np.divide(-before, rise, out=np.ones(len(row)), where=rise > 0)
+        log_rate = self.log_rates[row, over - 1]
+        step = self.log_rates[row, over] - log_rate
+        borne_rps = np.exp(log_rate + np.clip(share, 0, 1) * step)
+        return np.where(ratios[:, 0] > 0, 0.0, borne_rps)
 
 
-def _first_over(ratios: np.ndarray) -> np.ndarray:
-    """Return the first level of each row beyond the limits, the last one where none is."""
-    return np.where(ratios[:, -1] > 0, (ratios > 0).argmax(axis=1), ratios.shape[1] - 1)
+def load_table(
+    surface: LatencySurface, replica: ReplicaLaws, asked: Sequence[Asked], load: SteadyLoad
+) -> LoadTable:
+    """Return rates and latencies of a replica of those that share the rate of a load in turn."""
+    levels = replica.levels(load.lengths)[None]
+    law = StepLaw(*replica.terms.T[:, :, None])
+    requests = MeanLoad(load.lengths[0], load.lengths[1])
+    random = open_loop_at(law, BatchLimits.of(replica.scheduler), requests, levels)
+    loads = Loads.of(replica, levels, load.lengths, load.cv2(random.request_rate_rps))
+    rates_rps = np.maximum.accumulate(loads.means.request_rate_rps, axis=1)
+    return LoadTable(np.log(rates_rps), surface.log_ratios(asked, loads))
 
 
 _ANCHOR_STEP = 4.0
@@ -489,7 +499,7 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BorneRates:
-    """What a replica bears within a target, by draw, whatever the rate of all requests.
+    """What a replica bears within limits, by draw, whatever the rate of all requests.
 
     It depends on that rate a little, as a replica of many gets more regular gaps. So it is read at
     a few rates (`_ANCHOR_STEP`), and interpolated between them.
@@ -499,17 +509,25 @@ class BorneRates:
     replica: ReplicaLaws
     target: Target
     alpha: float  #: Shape of the Gamma gaps between all requests.
-    steps_at: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
-    """By number of the rate: steps of `RATE_STEPS`, (draws,); -inf where nothing is borne."""
+    tables: dict[tuple[object, int], LoadTable] = field(default_factory=dict, repr=False)
+    """What was read already, by what is asked and number of the rate."""
+
+    def within(self, target: Target) -> "BorneRates":
+        """Return what the replica bears within another target; what was read is shared."""
+        return replace(self, target=target)
 
     def steps(self, anchor: int) -> np.ndarray:
-        """Return the steps at the rate `_ANCHOR_STEP` ** anchor."""
-        if anchor not in self.steps_at:
+        """Return steps of `RATE_STEPS`, (draws,), at the rate `_ANCHOR_STEP` ** anchor.
+
+        -inf where nothing is borne.
+        """
+        units, limits_ms = unit_limits(asked_of(self.target))
+        key = _shape_of(units), anchor
+        if key not in self.tables:
             load = SteadyLoad(_ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
-            borne_rps = borne_rates(self.surface, self.replica, self.target, load)
-            with np.errstate(divide="ignore"):
-                self.steps_at[anchor] = in_steps(borne_rps)
-        return self.steps_at[anchor]
+            self.tables[key] = load_table(self.surface, self.replica, units, load)
+        with np.errstate(divide="ignore"):
+            return in_steps(self.tables[key].borne_rates(limits_ms))
 
     def at(self, rate_rps: float) -> np.ndarray:
         """Return requests a second that a replica bears, of this rate of all requests, (draws,)."""
@@ -547,7 +565,7 @@ def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLate
     is_stable = np.isfinite(decoding[:, 0])
     stable = replica.of_draws(is_stable)
     loads = Loads.of(stable, np.maximum(decoding[is_stable], _LEAST_DECODING), lengths, cv2)
-    ratios = borne.surface.ratios(borne.target, loads)[:, 0]
+    ratios = np.exp(borne.surface.log_ratios(asked_of(borne.target), loads)[:, 0])
     limited_ms = {}
     for number, (name, limit) in enumerate(borne.target.limits.items()):
         limited_ms[name] = np.full(len(replica.terms), np.inf)

@@ -52,8 +52,8 @@ class RateSizer:
     """Latencies of these requests at any load."""
     risk: float
     """Share of the draws that may fail at the answer."""
-    borne: dict[tuple[object, str], BorneRates] = field(default_factory=dict, repr=False)
-    """What was read already, by target and GPU profile."""
+    borne: dict[str, BorneRates] = field(default_factory=dict, repr=False)
+    """What was read already, by GPU profile."""
 
     @classmethod
     def of(cls, case: Case, risk: float) -> "RateSizer":
@@ -122,12 +122,10 @@ class RateSizer:
     def borne_by(self, slo: SLO, profile_id: str) -> BorneRates:
         """Return what a replica bears within the limits of an SLO, at any rate."""
         target = target_of(slo)
-        key = (tuple(target.limits.items()), target.goodput, target.max_failed)
-        if (key, profile_id) not in self.borne:
-            self.borne[key, profile_id] = borne_of(
-                self.servers[profile_id], self.traffic, target, self.surface
-            )
-        return self.borne[key, profile_id]
+        if profile_id not in self.borne:
+            server = self.servers[profile_id]
+            self.borne[profile_id] = borne_of(server, self.traffic, target, self.surface)
+        return self.borne[profile_id].within(target)
 
     def latencies(self, slo: SLO, profile_id: str, replicas: int) -> DrawnLatencies:
         """Return the latencies of requests that share these replicas, and how many are in flight.
