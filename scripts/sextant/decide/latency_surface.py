@@ -237,6 +237,15 @@ def asked_of(target: Target) -> list[Asked]:
     return asked
 
 
+def is_smooth(target: Target) -> bool:
+    """Return whether a surface can tell the latencies of a target.
+
+    Percentiles of the gaps between tokens above the median jump where steps with a prompt become so
+    frequent.
+    """
+    return "itl" not in target.limits or target.limits["itl"].percentile <= _MEDIAN
+
+
 def unit_limits(asked: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
     """Return what is asked with a largest limit of 1 ms each, and the largest limits, (asked,)."""
     units: list[Asked] = []
@@ -259,6 +268,7 @@ class LatencySurface:
     traffic: SteadyTraffic  #: Its requests are simulated; its rate plays no part.
     prefix_hit_rate: float = 0.0
     """Share of a request's input that all requests have in common."""
+    n_points: int = N_POINTS
     surfaces: dict[object, Kriging] = field(default_factory=dict, repr=False)
     """What was fitted already, by what was asked."""
     verdicts: dict[object, bool] = field(default_factory=dict, repr=False)
@@ -273,7 +283,18 @@ class LatencySurface:
     @cached_property
     def points(self) -> list[DesignPoint]:
         """The laws and loads that are simulated."""
-        return choose_design(self.replicas, self.lengths, self.traffic.alpha, self.traffic.seed)
+        return choose_design(
+            self.replicas, self.lengths, self.traffic.alpha, self.traffic.seed, self.n_points
+        )
+
+    @cached_property
+    def finer(self) -> "LatencySurface":
+        """The same surface with twice as many points."""
+        return replace(self, n_points=2 * self.n_points, surfaces={}, verdicts={})
+
+    def fit_for(self, target: Target) -> "LatencySurface":
+        """Return the surface that is read for a target: a finer one where this one is not close."""
+        return self if self.is_close(target) else self.finer
 
     @cached_property
     def results(self) -> list[ServingResults]:
@@ -303,13 +324,9 @@ class LatencySurface:
     def is_close(self, target: Target) -> bool:
         """Return whether the surface tells what a replica bears within a target.
 
-        Percentiles of the gaps between tokens above the median are no smooth function: they jump
-        where steps with a prompt become so frequent. For other targets, draws that are not points
-        of the surface are simulated a little below the rate that it tells, where the target has to
-        be met, and a little above, where it has to be missed.
+        Draws that are not points of the surface are simulated a little below the rate that it
+        tells, where the target has to be met, and a little above, where it has to be missed.
         """
-        if "itl" in target.limits and target.limits["itl"].percentile > _MEDIAN:
-            return False
         key = _shape_of(asked_of(target))
         if key not in self.verdicts:
             checks = self._checks(target)
@@ -380,7 +397,11 @@ def _worst(result: ServingResults, limits: Mapping[str, Limit], percentile: floa
 
 
 def choose_design(
-    replicas: Mapping[str, ReplicaLaws], lengths: np.ndarray, alpha: float, seed: int
+    replicas: Mapping[str, ReplicaLaws],
+    lengths: np.ndarray,
+    alpha: float,
+    seed: int,
+    n_points: int,
 ) -> list[DesignPoint]:
     """Return laws and loads, spread over all that occur on these GPU profiles.
 
@@ -392,10 +413,11 @@ def choose_design(
         lengths: mean input and output tokens.
         alpha: shape of the Gamma gaps between all requests.
         seed: of the choice.
+        n_points: how many.
     """
     rng = np.random.default_rng([seed, 3])
     names = sorted(replicas)
-    n_tried = _TRIED * N_POINTS
+    n_tried = _TRIED * n_points
     of_profile = np.arange(n_tried) % len(names)
     draws = rng.integers(0, min(len(replica.terms) for replica in replicas.values()), n_tried)
     heights = rng.random(n_tried) ** _CROWDED
@@ -412,7 +434,7 @@ def choose_design(
         loads_of |= {row: loads.of_draw(index) for index, row in enumerate(rows.tolist())}
 
     points = []
-    for row in _spread(inputs, N_POINTS):
+    for row in _spread(inputs, n_points):
         replica = replicas[names[of_profile[row]]]
         law = replica.law(draws[row])
         points.append(DesignPoint(replica.scheduler, law, loads_of[row], float(cv2[row])))
@@ -525,7 +547,8 @@ class BorneRates:
         key = _shape_of(units), anchor
         if key not in self.tables:
             load = SteadyLoad(_ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
-            self.tables[key] = load_table(self.surface, self.replica, units, load)
+            surface = self.surface.fit_for(self.target)
+            self.tables[key] = load_table(surface, self.replica, units, load)
         with np.errstate(divide="ignore"):
             return in_steps(self.tables[key].borne_rates(limits_ms))
 
@@ -565,7 +588,8 @@ def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLate
     is_stable = np.isfinite(decoding[:, 0])
     stable = replica.of_draws(is_stable)
     loads = Loads.of(stable, np.maximum(decoding[is_stable], _LEAST_DECODING), lengths, cv2)
-    ratios = np.exp(borne.surface.log_ratios(asked_of(borne.target), loads)[:, 0])
+    surface = borne.surface.fit_for(borne.target)
+    ratios = np.exp(surface.log_ratios(asked_of(borne.target), loads)[:, 0])
     limited_ms = {}
     for number, (name, limit) in enumerate(borne.target.limits.items()):
         limited_ms[name] = np.full(len(replica.terms), np.inf)
