@@ -354,3 +354,25 @@ def with_probabilities(
             needed = size_replicas(slo.load, served[row["llm_id"], row["gpu_profile_id"]])
             probability[label] = (needed <= row["replicas"]).mean()
     return candidates.assign(probability_met=probability)
+
+
+def most_telling(loads: pd.DataFrame, prices: Mapping[str, float]) -> str:
+    """Return the GPU profile whose measurement is expected to tell most of what is needed.
+
+    It explains, by linear regression over the draws, the largest part of the variance of the loads'
+    logarithms of all profiles. A profile counts as often as it is the cheapest one in a draw.
+
+    Args:
+        loads: in replicas that bear just so much, (draws, profiles); infinite: none are enough.
+        prices: of one replica, in USD/h, by profile.
+    """
+    logs = np.log(loads.to_numpy(float))
+    most = np.max(logs, initial=0.0, where=np.isfinite(logs))
+    logs = np.where(np.isfinite(logs), logs, most)
+    cost = np.ceil(loads.to_numpy(float)) * [prices[name] for name in loads]
+    is_won = (cost == cost.min(axis=1, keepdims=True)) & np.isfinite(cost)
+    weights = is_won.mean(axis=0) + 1 / len(loads)
+    covariance = np.atleast_2d(np.cov(logs.T))
+    own = np.maximum(np.diag(covariance), 1e-12)
+    gain = (covariance**2 / own[:, None]) @ weights
+    return str(loads.columns[int(gain.argmax())])

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.decide.kriging import Kriging, fit_kriging
 from sextant.decide.windows import ServingResults, Target, histogram_quantile, per_request_ms
 from sextant.facts.slo import Limit
@@ -29,6 +30,7 @@ from sextant.law.means import (
     step_parts,
 )
 from sextant.simulate.simulation import EDGES_MS, OK, Scheduler, StepLaw, on_threads, simulate
+from sextant.simulate.source import DIGEST
 from sextant.workload.requests import RequestStream, SteadyTraffic
 
 N_POINTS = 96
@@ -48,6 +50,8 @@ _CROWDED = 0.6
 """Exponent of the levels of a design: more of them are high than low."""
 _N_INPUTS = 8
 _MEDIAN = 50
+_N_IDENTIFIED = 2
+"""Draws of requests that tell one kind of requests from another."""
 _N_CHECKED = 10
 """Draws by which a surface is checked."""
 _CHECK_STEP = 0.07
@@ -329,9 +333,15 @@ class LatencySurface:
         """
         key = _shape_of(asked_of(target))
         if key not in self.verdicts:
-            checks = self._checks(target)
-            right = on_threads(partial(self._is_right, target), range(len(checks)), checks)
-            self.verdicts[key] = not right or float(np.mean(right)) >= _ENOUGH_RIGHT
+            path = kept_path("check", *self._identity, repr(target))
+            kept = read_arrays(path)
+            if kept is None:
+                checks = self._checks(target)
+                right = on_threads(partial(self._is_right, target), range(len(checks)), checks)
+                kept = {"right": np.array(right)}
+                keep_arrays(path, kept)
+            verdicts = kept["right"]
+            self.verdicts[key] = not len(verdicts) or float(verdicts.mean()) >= _ENOUGH_RIGHT
         return self.verdicts[key]
 
     def _checks(self, target: Target) -> list[tuple[DesignPoint, bool]]:
@@ -365,10 +375,32 @@ class LatencySurface:
         return (worst <= 1) == is_met
 
     def _values(self, limits: Mapping[str, Limit], percentile: float) -> np.ndarray:
-        """Return the logarithm of the largest simulated ratio over the largest of means."""
-        simulated = [_worst(result, limits, percentile) for result in self.results]
+        """Return the logarithm of the largest simulated ratio over the largest of means.
+
+        Simulations take a second: their values are kept for the next question.
+        """
+        path = kept_path("surface", *self._identity, repr((limits, percentile)))
+        kept = read_arrays(path)
+        if kept is not None and len(kept["simulated"]) == len(self.points):
+            simulated = kept["simulated"]
+        else:
+            simulated = np.array([_worst(result, limits, percentile) for result in self.results])
+            keep_arrays(path, {"simulated": simulated})
         means = [point.load.worst_ratio(limits, percentile)[0, 0] for point in self.points]
-        return np.log(np.array(simulated) / means)
+        return np.log(simulated / np.array(means))
+
+    @cached_property
+    def _identity(self) -> list[str | np.ndarray]:
+        """What the results follow from: laws, loads, requests, and the code that simulates."""
+        requests = [self.traffic.drawn(number) for number in range(_N_IDENTIFIED)]
+        numbers = [
+            np.array([*point.law.array(), point.cv2, point.load.means.request_rate_rps[0, 0]])
+            for point in self.points
+        ]
+        schedulers = repr([point.scheduler for point in self.points])
+        lengths = [np.stack([one.input_tokens, one.output_tokens]) for one in requests]
+        code = f"{DIGEST} {self.prefix_hit_rate} {self.traffic.seed}"
+        return [code, schedulers, np.stack(numbers), np.stack(lengths)]
 
 
 def _shape_of(asked: Sequence[Asked]) -> object:
@@ -551,6 +583,13 @@ class BorneRates:
             self.tables[key] = load_table(surface, self.replica, units, load)
         with np.errstate(divide="ignore"):
             return in_steps(self.tables[key].borne_rates(limits_ms))
+
+    def alone(self) -> dict[str, np.ndarray]:
+        """Return each latency over its limit of a request that is alone, by metric, (draws,)."""
+        units, limits_ms = unit_limits(asked_of(self.target))
+        self.steps(0)
+        ratios = np.exp(self.tables[_shape_of(units), 0].log_ratios[:, 0]) / limits_ms
+        return {name: ratios[:, number] for number, name in enumerate(self.target.limits)}
 
     def at(self, rate_rps: float) -> np.ndarray:
         """Return requests a second that a replica bears, of this rate of all requests, (draws,)."""

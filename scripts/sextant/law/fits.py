@@ -5,7 +5,6 @@ iteration (`Roofline.finish`); `python resources/fits/make.py` makes them. The c
 fits whole. In go a model and its training rows; the model comes out fitted.
 """
 
-import os
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -13,18 +12,16 @@ from importlib.metadata import version
 from inspect import getsource
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
-from sextant.base.files import atomic_path
+from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.base.resources import resource
 from sextant.law.roofline import Roofline
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import StepLaw
 
-_MOST_KEPT = 32
 _CODE = tuple(sorted(Path(__file__).parent.glob("[a-z]*.py")))
 LAW_FILE = "law.sha256"
 """File beside the fits that ship, with the digest of the code that they were made by."""
@@ -40,16 +37,13 @@ def fit_or_restore(
     `~/.cache`; where it cannot be written, every question makes its fit again.
     """
     libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
-    digest = sha256(f"{law_digest()} {libraries} {model.seed}".encode())
-    for rows in (training, references):
-        digest.update(_digest(rows).encode())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "sextant" / f"fit-{digest.hexdigest()[:32]}.npz"
+    rows = (_digest(training), _digest(references))
+    path = kept_path("fit", f"{law_digest()} {libraries} {model.seed}", *rows)
     if _read(path, lambda arrays: model.restore(training.X, arrays)):
         return
     if references is not None or not use_shipped(model, training):
         model.fit(training, references)
-    _keep(model, path)
+    keep_arrays(path, model.arrays())
 
 
 def use_shipped(model: Roofline, training: TrainingRows) -> bool:
@@ -99,21 +93,11 @@ def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _read(path: Path, take: Callable[[dict[str, np.ndarray]], None]) -> bool:
     """Have a model take the arrays of a file; return whether there is one that is whole."""
+    arrays = read_arrays(path)
+    if arrays is None:
+        return False
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            take(dict(arrays))
-    except (OSError, ValueError, KeyError, BadZipFile):
+        take(arrays)
+    except (ValueError, KeyError):
         return False
     return True
-
-
-def _keep(model: Roofline, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **model.arrays())
-        fits = sorted(path.parent.glob("fit-*.npz"), key=lambda fit: fit.stat().st_mtime)
-        for old in fits[:-_MOST_KEPT]:
-            old.unlink(missing_ok=True)
-    except OSError:  # the next question makes it again
-        return

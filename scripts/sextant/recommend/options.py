@@ -64,7 +64,7 @@ def list_profiles(
     """
     case = weighing.case
     wanted = SAFE if case.question.risk is None else 1 - case.question.risk
-    most_users = int(weighing.draws.X["users"].max())
+    most_users = weighing.most_users_tried
     misses = weighing.misses_by_profile()
     is_other = options["gpu_profile_id"] != chosen.gpu_profile_id
     possible = options[is_other | (options["replicas"] == chosen.replicas)]

@@ -9,7 +9,6 @@ from sextant.answer.pools import pools_note
 from sextant.ask.case import read_case
 from sextant.ask.forecast import make_predictor
 from sextant.ask.question import Question
-from sextant.decide.decision import best_probe
 from sextant.recommend.cost import (
     answer_energy,
     api_comparison,
@@ -156,5 +155,5 @@ def _findings(
         nearest_miss=decision.nearest_miss,
         safest=find_safest(decision.options, chosen),
         sensitivity=list_changes(weighing),
-        best_probe=best_probe(weighing.draws, case.gpu_profiles, [slo]),
+        best_probe=weighing.most_telling_profile(),
     )

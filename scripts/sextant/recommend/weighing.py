@@ -12,7 +12,15 @@ from sextant.ask.forecast import Forecast
 from sextant.ask.laws import Settings, candidate_laws
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
-from sextant.decide.decision import FAIR, SAFE, choose, probed, weigh, weigh_needed
+from sextant.decide.decision import (
+    FAIR,
+    SAFE,
+    best_probe,
+    choose,
+    most_telling,
+    weigh,
+    weigh_needed,
+)
 from sextant.decide.sizing import MOST_REPLICAS, candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Widget
@@ -44,14 +52,22 @@ class Weighing:
 
     @cached_property
     def draws(self) -> Draws:
-        """Joint draws on every candidate.
+        """Joint draws of latencies on every candidate, for a load in users."""
+        return self.forecast.draws
 
-        Where arrivals are simulated, the draws only choose the next measurement: few loads do.
-        """
-        forecast = self.forecast
+    @property
+    def most_users_tried(self) -> int | None:
+        """The most users of a replica whose latencies were drawn; None: a rate is simulated."""
+        return int(self.draws.X["users"].max()) if self.sizer is None else None
+
+    def most_telling_profile(self) -> str:
+        """Return the GPU profile whose measurement would tell most."""
+        gpu_profiles = self.case.gpu_profiles
         if self.sizer is None:
-            return forecast.draws
-        return forecast.draw(self.case.rows_at(forecast.model, probed(forecast.users)))
+            return best_probe(self.draws, gpu_profiles, [self.slo])
+        prices = {name: profile.usd_per_hour for name, profile in gpu_profiles.items()}
+        loads = self.sizer.loads(self.slo, [*self.sizer.servers]).iloc[1:]
+        return most_telling(loads, prices)
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
@@ -114,7 +130,9 @@ class Weighing:
         }
 
     def misses_by_profile(self) -> dict[str, Misses]:
-        """Return by how much median latencies at the fewest users miss their limits."""
+        """Return by how much median latencies at the least load miss their limits."""
+        if self.sizer is not None:
+            return {name: self._misses_alone(self.sizer, name) for name in self.sizer.servers}
         X, samples_ms = self.draws
         users = X["users"].to_numpy()
         is_lightest = users == users.min()
@@ -127,6 +145,12 @@ class Weighing:
                 fewest_users=int(users.min()), ratios=ratios, limit_ratio=max(ratios.values())
             )
         return misses
+
+    def _misses_alone(self, sizer: RateSizer, profile_id: str) -> Misses:
+        """Return the same of a request that is alone on a replica."""
+        by_draw = sizer.borne_by(self.slo, profile_id).alone()
+        ratios = {metric: float(np.median(values[1:])) for metric, values in by_draw.items()}
+        return Misses(fewest_users=1, ratios=ratios, limit_ratio=max(ratios.values()))
 
     def separate_pools(self) -> PoolsOption | None:
         """Return prefill and decode on separate replicas; None: not asked for, or not enough."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from sextant.simulate import cache_depths, compiling, routing, steps, world
+from sextant.simulate import cache_depths, compiling, routing, source, steps, world
 from sextant.simulate.simulation import Scheduler, StepLaw
 from sextant.workload.requests import RequestStream
 
 
-def build(folder: Path = compiling.ROOM) -> Path:
+def build(folder: Path = source.ROOM) -> Path:
     """Return the module of the current source; if there is none, build it and delete older ones.
 
     It is only loaded from this room, the default of `folder`.

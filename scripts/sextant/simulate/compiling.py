@@ -9,7 +9,6 @@ Loading Numba and its kept code takes a second, the first compilation a quarter 
 other module of the library imports Numba.
 """
 
-import hashlib
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -18,23 +17,9 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from sextant.base.files import import_without
+from sextant.simulate.source import DIGEST
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-ROOM = Path(__file__).parent
-
-
-def _source_digest() -> str:
-    """Return a hash of all modules of this room.
-
-    Numba alone would not see that a function of another module has changed.
-    """
-    digest = hashlib.sha256()
-    for source in sorted(ROOM.glob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-DIGEST = _source_digest()
 BUILT_NAME = f"built_{DIGEST}"
 """Name of the module that `building` makes from this source, in this package."""
 
