@@ -587,8 +587,11 @@ class BorneRates:
     def alone(self) -> dict[str, np.ndarray]:
         """Return each latency over its limit of a request that is alone, by metric, (draws,)."""
         units, limits_ms = unit_limits(asked_of(self.target))
-        self.steps(0)
-        ratios = np.exp(self.tables[_shape_of(units), 0].log_ratios[:, 0]) / limits_ms
+        shape = _shape_of(units)
+        if all(asked != shape for asked, _ in self.tables):
+            self.steps(0)
+        table = next(table for (asked, _), table in self.tables.items() if asked == shape)
+        ratios = np.exp(table.log_ratios[:, 0]) / limits_ms
         return {name: ratios[:, number] for number, name in enumerate(self.target.limits)}
 
     def at(self, rate_rps: float) -> np.ndarray:
