@@ -1,7 +1,7 @@
 """The law of an engine step on each candidate, for simulations of one LLM."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -134,33 +134,28 @@ def find_laws(
     return CaseLaws(case, model, candidates, excluded, case.longest_served_tokens, warnings)
 
 
-def candidate_laws(
-    case: Case,
-    settings: Settings,
-    n_draws: int,
-    model: Roofline,
-    *,
-    with_measured: bool = True,
-) -> CandidateLaws:
+def candidate_laws(case: Case, settings: Settings, n_draws: int, model: Roofline) -> CandidateLaws:
     """Return the laws of a step on each candidate, and why the other candidates have none.
+
+    The measured GPU profiles are drawn beside the candidates: a draw on a device says something of
+    better devices, candidates or not.
 
     Args:
         case: the LLM, and how it is served.
         settings: of the scheduler.
         n_draws: draws beside the likeliest law.
         model: what `fit_medians` returns.
-        with_measured: whether the measured GPU profiles are drawn beside the candidates: a draw on
-            a device says something of better devices, candidates or not.
 
     Raises:
         InputError: the predictor, or the measured engines, have no law of a step.
     """
     # The law of a step is that of GPUs: cores have their own points alone.
-    on_cpu = [name for name in case.candidates if case.gpu_profiles[name].gpu.kind == "cpu"]
-    on_gpu = [name for name in case.candidates if name not in on_cpu]
+    on_gpu = _on_gpu(case)
     servers = {}
     unknown = {}
-    for profile_id in on_cpu:
+    for profile_id in case.candidates:
+        if profile_id in on_gpu:
+            continue
         laws = _laws_of_points(case, profile_id, settings, n_draws)
         if laws is None:
             unknown[profile_id] = _UNMEASURED
@@ -169,32 +164,77 @@ def candidate_laws(
     if not on_gpu:
         return CandidateLaws(servers, {}, unknown)
 
-    measured = {}
-    if with_measured:
-        measured = {
-            name: profile
-            for name, profile in case.source.characterization.profiles.items()
-            if profile.gpu.kind != "cpu"
-        }
-        longest = case.source.longest_request_tokens
-        for name in ruled_out(case.llm, measured, longest, case.source.memory_utilization):
-            del measured[name]
+    measured = {
+        name: profile
+        for name, profile in case.source.characterization.profiles.items()
+        if profile.gpu.kind != "cpu"
+    }
+    longest = case.source.longest_request_tokens
+    for name in ruled_out(case.llm, measured, longest, case.source.memory_utilization):
+        del measured[name]
+    on_gpus = _GPULaws.of(case, settings, model, {**measured, **on_gpu}).draw(n_draws)
+    servers |= {name: on_gpus[name] for name in on_gpu}
+    return CandidateLaws(servers, {name: on_gpus[name] for name in measured}, unknown)
 
-    profiles = {**measured, **{name: case.gpu_profiles[name] for name in on_gpu}}
-    keys = pd.DataFrame([(case.llm_id, name, 1) for name in profiles], columns=KEYS)
-    # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
-    uncached = case.varied({"prefix_hit_rate": 0.0})
-    rows = uncached.asked_rows(model, keys, profiles)
-    seed = case.question.seed
-    drawn = dict(zip(profiles, model.step_laws(rows, n_draws, seed), strict=True))
-    coupled = _coupled(drawn, profiles, case.lengths[0])
 
-    drawn_laws = {}
-    for name, terms in coupled.items():
-        scheduler = _scheduler(case, settings, profiles[name])
-        drawn_laws[name] = ReplicaLaws(scheduler, _calibrated(case, name, scheduler, terms))
-    servers |= {name: drawn_laws[name] for name in on_gpu}
-    return CandidateLaws(servers, {name: drawn_laws[name] for name in measured}, unknown)
+Choose = Callable[[Mapping[str, ReplicaLaws]], Sequence[str]]
+"""Chooses some of the GPU profiles by their likeliest laws."""
+
+
+def chosen_laws(
+    case: Case, settings: Settings, n_draws: int, model: Roofline, choose: Choose
+) -> CandidateLaws:
+    """Return the laws of the candidates on GPUs that are chosen by their likeliest laws.
+
+    Other arguments as of `candidate_laws`.
+    """
+    laws = _GPULaws.of(case, settings, model, _on_gpu(case))
+    return CandidateLaws(laws.at(choose(laws.draw(0))).draw(n_draws), {}, {})
+
+
+def _on_gpu(case: Case) -> dict[str, GPUProfile]:
+    """Return the candidates that are GPUs."""
+    profiles = {name: case.gpu_profiles[name] for name in case.candidates}
+    return {name: profile for name, profile in profiles.items() if profile.gpu.kind != "cpu"}
+
+
+@dataclass(frozen=True)
+class _GPULaws:
+    """Draws the laws of a step of a case on GPU profiles."""
+
+    case: Case
+    settings: Settings
+    model: Roofline
+    profiles: Mapping[str, GPUProfile]
+    rows: pd.DataFrame  #: The design of the model, one row per profile.
+
+    @classmethod
+    def of(
+        cls, case: Case, settings: Settings, model: Roofline, profiles: Mapping[str, GPUProfile]
+    ) -> "_GPULaws":
+        """Take the facts of the LLM on these GPU profiles."""
+        keys = pd.DataFrame([(case.llm_id, name, 1) for name in profiles], columns=KEYS)
+        # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
+        uncached = case.varied({"prefix_hit_rate": 0.0})
+        rows = uncached.asked_rows(model, keys, profiles)
+        return cls(case, settings, model, profiles, rows)
+
+    def at(self, names: Sequence[str]) -> "_GPULaws":
+        """Return some of the GPU profiles alone."""
+        rows = self.rows[self.rows["gpu_profile_id"].isin(names)]
+        profiles = {name: self.profiles[name] for name in rows["gpu_profile_id"]}
+        return replace(self, profiles=profiles, rows=rows)
+
+    def draw(self, n_draws: int) -> dict[str, ReplicaLaws]:
+        """Return the likeliest law and draws of it on each GPU profile."""
+        seed = self.case.question.seed
+        terms = self.model.step_laws(self.rows, n_draws, seed)
+        drawn = dict(zip(self.profiles, terms, strict=True))
+        laws = {}
+        for name, coupled in _coupled(drawn, self.profiles, self.case.lengths[0]).items():
+            scheduler = _scheduler(self.case, self.settings, self.profiles[name])
+            laws[name] = ReplicaLaws(scheduler, _calibrated(self.case, name, scheduler, coupled))
+        return laws
 
 
 def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:

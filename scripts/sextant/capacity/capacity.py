@@ -119,7 +119,9 @@ class _Sized:
         schedule = results.schedule
         findings = CapacityFindings(
             fixed=WindowsSummary.of(fixed, target, requests.part),
-            neighbours=with_neighbours(sizing, sizing_requests, target),
+            neighbours=with_neighbours(
+                sizing, sizing_requests, target, None if capacity_question.steady else fixed
+            ),
             failure=after_failure(sizing, requests, target, self.startup.median_s),
             growth=after_growth(sizing, capacity_question.traffic, target),
             schedule=schedule,
@@ -236,7 +238,6 @@ def _answer(
                     capacity_question.settings,
                     capacity_question.n_draws,
                     sized.laws.model,
-                    with_measured=False,
                 ).servers
             ),
             capacity_question.sizing_traffic,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +19,25 @@ from sextant.decide.latency_surface import LatencySurface
 from sextant.decide.replica_sizing import Sizing, size_profiles
 from sextant.decide.replicas import SimulatedReplica
 from sextant.decide.sizing import fewest_replicas
-from sextant.decide.windows import ServingResults, Target, judge_windows
+from sextant.decide.windows import Judged, ServingResults, Target, judge_windows
 from sextant.pages.words import MINUTE_S
 from sextant.workload.requests import RequestStream, ScalableTraffic, Traffic
 
 GROWTH = 1.5
 
 
-def with_neighbours(sizing: Sizing, requests: RequestStream, target: Target) -> list[Neighbour]:
-    """Return the results of one replica fewer, the answer's number, and one more."""
+def with_neighbours(
+    sizing: Sizing, requests: RequestStream, target: Target, judged_as_chosen: Judged | None
+) -> list[Neighbour]:
+    """Return the results of one replica fewer, the answer's number, and one more.
+
+    Those of the answer's number are `judged_as_chosen`, where they are known.
+    """
     chosen = sizing.count
     neighbours = []
     for replicas in range(max(chosen - 1, 1), chosen + 2):
-        judged = sizing.server.judge(requests, replicas, target, sizing.draw)
+        judged = judged_as_chosen if replicas == chosen else None
+        judged = judged or sizing.server.judge(requests, replicas, target, sizing.draw)
         neighbours.append(
             Neighbour(
                 replicas,
@@ -109,13 +114,18 @@ def after_growth(sizing: Sizing, traffic: ScalableTraffic, target: Target) -> Gr
     """Return the results with more traffic, and the replicas that it needs."""
     server = sizing.server
     more = traffic.scaled(GROWTH).drawn(sizing.draw)
-    results = partial(server.judge, more, target=target, draw=sizing.draw)
-    needed = fewest_replicas(lambda n: not results(n).n_missed, round(sizing.count * GROWTH))
+    peak = more.peak(target.window_s)  # what fails there fails
+
+    def meets(replicas: int) -> bool:
+        return not server.judge(peak, replicas, target, sizing.draw).n_missed
+
+    needed = fewest_replicas(meets, round(sizing.count * GROWTH))
+    judged = server.judge(more, sizing.count, target, sizing.draw)
     return Growth(
         GROWTH,
         needed,
         None if needed is None else server.usd_per_hour(needed),
-        WindowsSummary.of(results(sizing.count), target, more.part),
+        WindowsSummary.of(judged, target, more.part),
     )
 
 

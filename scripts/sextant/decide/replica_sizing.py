@@ -8,11 +8,11 @@ steady rate; the other draws lie between them (`trials`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
-from sextant.decide.latency_surface import BorneRates, LatencySurface
+from sextant.decide.latency_surface import BorneRates, LatencySurface, is_smooth
 from sextant.decide.replicas import SimulatedReplica
 from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas
 from sextant.decide.windows import Judged, Target
@@ -95,6 +95,26 @@ def enough_replicas(needs: np.ndarray, probability: float) -> int | None:
     return int(enough) if np.isfinite(enough) else None
 
 
+@dataclass(frozen=True)
+class Days:
+    """Draws of some traffic, and their busiest windows: every GPU profile sees the same few."""
+
+    traffic: Traffic
+    window_s: float | None  #: Of the target.
+    peaks: dict[int, RequestStream] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def likeliest(self) -> RequestStream:
+        """The likeliest draw, whole."""
+        return self.traffic.drawn(0)
+
+    def peak(self, number: int) -> RequestStream:
+        """Return the busiest windows of a draw: what fails there fails."""
+        if number not in self.peaks:
+            self.peaks[number] = self.traffic.drawn(number).peak(self.window_s)
+        return self.peaks[number]
+
+
 def size_profiles(
     servers: Mapping[str, SimulatedReplica],
     traffic: Traffic,
@@ -113,23 +133,24 @@ def size_profiles(
         surface: latencies of requests like those of the traffic.
         least: replicas that there are in any case.
     """
+    days = Days(traffic, target.window_s)
     return {
-        name: size_replicas(server, traffic, target, probability, surface, least)
+        name: size_replicas(server, days, target, probability, surface, least)
         for name, server in servers.items()
     }
 
 
 def size_replicas(
     server: SimulatedReplica,
-    traffic: Traffic,
+    days: Days,
     target: Target,
     probability: float,
     surface: LatencySurface,
     least: int = 1,
 ) -> Sizing:
-    """Return what one GPU profile needs; arguments as of `size_profiles`."""
-    demand = traffic.drawn(0)
-    peak = demand.peak(target.window_s)
+    """Return what one GPU profile needs; other arguments as of `size_profiles`."""
+    demand = days.likeliest
+    peak = days.peak(0)
     alone = server.judge_alone(peak, target)
     n_requests = np.maximum(alone.n_requests, 1)
     n_failed = int(alone.n_failed.sum())
@@ -145,9 +166,8 @@ def size_replicas(
     if alone.n_missed:
         return replace(sizing, status="too_slow")
 
-    loads = replica_loads(
-        server, traffic, target, 1 - probability, borne_of(server, traffic, target, surface)
-    )
+    borne = borne_of(server, days.traffic, target, surface)
+    loads = replica_loads(server, days, target, 1 - probability, borne)
     sizing = replace(sizing, loads=loads[1:] if server.n_draws else loads)
     if not np.isfinite(whole_replicas(loads)).any():
         return replace(sizing, status="too_many", loads=np.empty(0))
@@ -177,7 +197,7 @@ def borne_of(
 
 
 def replica_loads(
-    server: SimulatedReplica, traffic: Traffic, target: Target, risk: float, borne: BorneRates
+    server: SimulatedReplica, days: Days, target: Target, risk: float, borne: BorneRates
 ) -> np.ndarray:
     """Return the load of some traffic, in replicas that bear just so much, (1 + draws,).
 
@@ -185,19 +205,17 @@ def replica_loads(
 
     Args:
         server: the replica.
-        traffic: what arrives; each draw has its own.
+        days: what arrives.
         target: what has to hold.
         risk: share of the draws that may fail: near these, draws are simulated.
         borne: what the replica bears of a steady rate (`borne_of`).
     """
-    demand = traffic.drawn(0)
+    demand = days.likeliest
     borne_rps = borne.at(demand.rate_rps)
     scheduler = server.laws.scheduler
-    is_read = (
-        isinstance(traffic, SteadyTraffic) and server.is_whole and np.isinf(scheduler.timeout_s)
-    )
-    if not is_read or not borne.surface.is_close(target):
-        return _tried_loads(server, traffic, target, risk, borne_rps)
+    is_whole = server.is_whole and np.isinf(scheduler.timeout_s)
+    if not (isinstance(days.traffic, SteadyTraffic) and is_whole and is_smooth(target)):
+        return _tried_loads(server, days, target, risk, borne_rps)
     is_refused = demand.input_tokens + demand.output_tokens > scheduler.longest
     if is_refused.mean() > target.max_failed:
         return np.full(len(borne_rps), np.inf)
@@ -207,7 +225,7 @@ def replica_loads(
 
 def _tried_loads(
     server: SimulatedReplica,
-    traffic: Traffic,
+    days: Days,
     target: Target,
     risk: float,
     borne_rps: np.ndarray,
@@ -216,16 +234,16 @@ def _tried_loads(
 
     Args:
         server: the replica.
-        traffic: what arrives; each draw has its own.
+        days: what arrives; each draw that is tried has another day.
         target: what has to hold.
         risk: share of the draws that may fail.
         borne_rps: what a replica bears of a steady rate, (1 + draws,).
     """
     from scipy.optimize import isotonic_regression  # only traffic that is not steady is tried
 
-    rate_rps = traffic.drawn(0).rate_rps
+    rate_rps = days.likeliest.rate_rps
     likeliest_rps = borne_rps[0] or float(np.median(borne_rps)) or 1.0
-    first = _tried_load(server, traffic, target, 0, rate_rps / likeliest_rps)
+    first = _tried_load(server, days, target, 0, 0, rate_rps / likeliest_rps)
     ranked = 1 + np.argsort(borne_rps[1:], kind="stable")
     n_none = int((borne_rps[1:] <= 0).sum())
     last = max(len(ranked) - 1, 0)
@@ -237,7 +255,8 @@ def _tried_loads(
     )
     guess = first if np.isfinite(first) else 2 * rate_rps / likeliest_rps
     starts = [guess * likeliest_rps / borne_rps[draw] for draw in draws]
-    tried = on_threads(partial(_tried_load, server, traffic, target), draws, starts)
+    numbers = range(1, 1 + len(draws))
+    tried = on_threads(partial(_tried_load, server, days, target), numbers, draws, starts)
 
     loads = np.full(len(borne_rps), np.inf)
     loads[0] = first
@@ -260,14 +279,14 @@ def _tried_loads(
 
 
 def _tried_load(
-    server: SimulatedReplica, traffic: Traffic, target: Target, draw: int, guess: float
+    server: SimulatedReplica, days: Days, target: Target, number: int, draw: int, guess: float
 ) -> float:
     """Return the load of one draw: the fewest replicas, less what the last of them has to spare.
 
-    Between one replica fewer and these, it is where the largest latency over its limit is 1. What
-    fails in the busiest windows fails: these stand for all.
+    Between one replica fewer and these, it is where the largest latency over its limit is 1.
+    `number` is that of the traffic's draw, `draw` that of the law's.
     """
-    demand = traffic.drawn(draw).peak(target.window_s)
+    demand = days.peak(number)
     start = int(np.clip(np.ceil(guess), 1, MOST_REPLICAS))
     judged: dict[int, Judged] = {}
 

@@ -7,15 +7,16 @@ import pandas as pd
 
 from sextant.ask.case import Case
 from sextant.ask.forecast import fit_medians
-from sextant.ask.laws import CandidateLaws, Settings, candidate_laws
+from sextant.ask.laws import Settings, candidate_laws, chosen_laws
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import (
     BorneRates,
     DrawnLatencies,
     LatencySurface,
+    ReplicaLaws,
     latencies_at,
 )
-from sextant.decide.replica_sizing import borne_of, replica_loads, whole_replicas
+from sextant.decide.replica_sizing import Days, borne_of, replica_loads, whole_replicas
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
@@ -69,7 +70,7 @@ class RateSizer:
             raise InputError("no GPU profile has a law of a step")
         traffic = _traffic_of(case)
         surface = laws.surface(traffic, case.question.prefix_hit_rate)
-        return cls(_servers(case, laws), laws.unknown, model, traffic, surface, risk)
+        return cls(_servers(case, laws.servers), laws.unknown, model, traffic, surface, risk)
 
     def beside(self, case: Case, cheapest: Cheapest) -> "RateSizer":
         """Return the sizer of another case with the same requests, of the cheapest profiles alone.
@@ -77,33 +78,34 @@ class RateSizer:
         The surface is that of the answer: the laws of other ways to serve differ in degree.
         Raises InputError where no profile is cheap enough.
         """
-        likeliest = candidate_laws(case, Settings(), 0, self.model, with_measured=False)
-        sizer = replace(self, servers=_servers(case, likeliest), borne={})
-        loads = sizer.loads(case.question.slo, [*sizer.servers])
-        usd_by_profile = {
-            name: server.usd_per_hour(int(min(whole_replicas(loads[name].to_numpy())[0], 1e9)))
-            for name, server in sizer.servers.items()
-        }
-        ranked = sorted(usd_by_profile, key=lambda name: (usd_by_profile[name], name))
-        kept = [name for name in ranked if usd_by_profile[name] <= cheapest.most_usd_per_hour]
-        if not kept:
-            raise InputError("no GPU profile is cheap enough")
-        drawn_case = case.varied({}, {name: case.gpu_profiles[name] for name in kept[: cheapest.n]})
-        laws = candidate_laws(drawn_case, Settings(), N_DRAWS, self.model, with_measured=False)
-        servers = _servers(drawn_case, laws)
-        return replace(self, servers=servers, unknown=laws.unknown, borne={})
+
+        def choose(likeliest: Mapping[str, ReplicaLaws]) -> list[str]:
+            servers = _servers(case, likeliest)
+            sizer = replace(self, servers=servers, borne={})
+            needs = sizer.likeliest(case.question.slo, [*servers]).iloc[0]
+            usd_by_profile = {
+                name: needs[name] * case.gpu_profiles[name].usd_per_hour for name in servers
+            }
+            ranked = sorted(usd_by_profile, key=lambda name: (usd_by_profile[name], name))
+            kept = [name for name in ranked if usd_by_profile[name] <= cheapest.most_usd_per_hour]
+            if not kept:
+                raise InputError("no GPU profile is cheap enough")
+            return kept[: cheapest.n]
+
+        laws = chosen_laws(case, Settings(), N_DRAWS, self.model, choose)
+        return replace(self, servers=_servers(case, laws.servers), unknown={}, borne={})
 
     def loads(self, slo: SLO, profile_ids: Sequence[str]) -> pd.DataFrame:
         """Return the load in replicas that bear just so much, a row per draw, a column per profile.
 
         The likeliest law is the first row. Infinite: no number of replicas is enough.
         """
-        traffic = self.traffic_of(slo)
+        days = Days(self.traffic_of(slo), None)
         target = target_of(slo)
         return pd.DataFrame(
             {
                 name: replica_loads(
-                    self.servers[name], traffic, target, self.risk, self.borne_by(slo, name)
+                    self.servers[name], days, target, self.risk, self.borne_by(slo, name)
                 )
                 for name in profile_ids
             }
@@ -167,12 +169,12 @@ def target_of(slo: SLO) -> Target:
     return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
 
 
-def _servers(case: Case, laws: CandidateLaws) -> dict[str, SimulatedReplica]:
+def _servers(case: Case, laws: Mapping[str, ReplicaLaws]) -> dict[str, SimulatedReplica]:
     return {
         name: simulated_replica(
             case.gpu_profiles[name], replica_laws, case.question.prefix_hit_rate
         )
-        for name, replica_laws in laws.servers.items()
+        for name, replica_laws in laws.items()
     }
 
 
