@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sextant.answer.answer import Answer
+from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
@@ -430,6 +431,10 @@ class CapacityAnswer(Answer):
     """What `sextant capacity` answers."""
 
     alternatives: Sequence[CapacityOutcome]
+    frontier: Sequence[Option]
+    """Options that no cheaper one matches in probability, cheapest first; none without draws."""
+    certainty: Certainty | None
+    """What certainty costs; None: no option is fairly sure."""
     slo: SLO
     target: Target
     requests: RequestStream
@@ -459,6 +464,8 @@ class CapacityAnswer(Answer):
         facts = self.shared_facts(slo, None, ()) | {
             "rate_at_slo_rps": self.best.rate_at_slo_rps if self.findings else None,
             "utilisation": self.utilisation,
+            "options": [option._asdict() for option in self.frontier],
+            "certainty": self.certainty and self.certainty.to_dict(),
             "demand": self.requests.facts(),
         }
         if self.findings is not None:

@@ -3,6 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sextant.answer.certainty import (
+    Cause,
+    find_cause,
+    list_frontier,
+    price_certainty,
+    unknowns_of_laws,
+)
+from sextant.answer.option import Option
 from sextant.answer.pools import pools_note, size_pools
 from sextant.ask.api_prices import Billed, OwnDeployment, compare_with_api
 from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
@@ -103,6 +111,34 @@ class _Sized:
             )
 
         return sorted(outcomes, key=rank)
+
+    def frontier(self) -> list[Option]:
+        """Return the options that no cheaper one matches in probability, cheapest first."""
+        capacity_question = self.capacity_question
+        if not capacity_question.n_draws:
+            return []
+        sized = sorted(self.sizings.values(), key=lambda sizing: sizing.server.profile.n_gpus)
+        options = [
+            Option(
+                sizing.server.profile.gpu_profile_id,
+                replicas,
+                None,
+                sizing.server.usd_per_hour(replicas),
+                sizing.probability(replicas),
+            )
+            for sizing in sized
+            for replicas in sizing.counts(capacity_question.terms.least)
+        ]
+        return list_frontier(options, capacity_question.risk)
+
+    def cause_of(self, option: Option) -> Cause | None:
+        """Return the unknown that most of the differences in what a GPU profile needs come from."""
+        profile_id = str(option.gpu_profile_id)
+        sizing = self.sizings[profile_id]
+        replica_rps = self.requests.rate_rps / (option.replicas or 1)
+        laws = sizing.server.laws
+        unknowns = unknowns_of_laws(laws, self.surface.lengths, replica_rps)
+        return find_cause(profile_id, sizing.loads, unknowns)
 
     def findings(self, sizing: Sizing) -> CapacityFindings:
         """Return the results of the chosen replicas, and what would change them.
@@ -262,11 +298,14 @@ def _answer(
         billed = Billed.of(requests, question.prefix_hit_rate)
         api = compare_with_api(question.api_prices, case.llm_id, billed, deployment)
 
+    frontier = sized.frontier()
     return CapacityAnswer(
         llm_id=case.llm_id,
         basis="simulated",
         chosen=chosen,
         alternatives=outcomes,
+        frontier=frontier,
+        certainty=price_certainty(frontier, sized.cause_of),
         slo=question.slo,
         target=capacity_question.target,
         requests=requests,

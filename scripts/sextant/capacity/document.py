@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from sextant.answer.certainty import price_sections
 from sextant.answer.option import beaten_notes, split_beaten
 from sextant.answer.words import (
     answer_source_line,
@@ -83,7 +84,8 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     """Return the GPU profiles, and the results of the chosen replicas."""
     outcomes, beaten = split_beaten(answer.alternatives)
     profiles: list[Block] = [
-        Section("GPU profiles", [_profile_table(outcomes), *beaten_notes(beaten, answer.risk)])
+        *price_sections(answer.frontier, answer.chosen, answer.certainty),
+        Section("GPU profiles", [_profile_table(outcomes), *beaten_notes(beaten, answer.risk)]),
     ]
     if beaten:
         table = _profile_table(beaten)

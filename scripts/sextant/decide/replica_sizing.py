@@ -60,6 +60,11 @@ class Sizing:
         """Return the probability that this many replicas meet the target; None without draws."""
         return float((self.needs <= replicas).mean()) if self.server.n_draws else None
 
+    def counts(self, least: int = 1) -> list[int]:
+        """Return the numbers of replicas, at least so many, that some draw needs."""
+        finite = self.needs[np.isfinite(self.needs)].astype(int)
+        return [*map(int, np.unique(np.maximum(finite, least)))]
+
     @property
     def draw(self) -> int:
         """A draw that needs as many replicas as the answer has, for what is simulated of it."""

@@ -1,9 +1,14 @@
 """A recommendation in words: blocks for a person, beside the JSON for a program."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from sextant.answer.option import Option, beaten_notes, split_beaten
+from sextant.answer.certainty import (
+    OPTION_HEADER,
+    option_cells,
+    options_table,
+    price_sections,
+)
+from sextant.answer.option import beaten_notes, split_beaten
 from sextant.answer.words import (
     answer_source_line,
     chance_words,
@@ -34,8 +39,6 @@ from sextant.recommend.recommendation import (
     UsersServed,
 )
 
-_N_OPTIONS = 6
-"""Options that are listed in text."""
 _N_CONTRADICTIONS = 3
 """Measurements far from the law that are listed one by one."""
 
@@ -207,36 +210,22 @@ def _users_interval(users: UsersServed, most_users_tried: int | None) -> str:
 def _reasons(answer: PredictedRecommendation) -> list[Block]:
     """Return the options by price, the GPU profiles, what the answer rests on, what changes it."""
     findings = answer.findings
-    header = ["Price", "Probability", "Option"]
-
-    # In text the cheapest options, or those up to the one beyond the answer.
-    deployments = [(option.gpu_profile_id, option.replicas) for option in findings.frontier]
-    chosen = answer.chosen.gpu_profile_id, answer.chosen.replicas
-    first = 0
-    if chosen in deployments:
-        first = max(deployments.index(chosen) + 2 - _N_OPTIONS, 0)
-    price = Table(
-        header,
-        [*map(_option_cells, findings.frontier[first:])],
-        {0, 1, 2},
-        has_header_in_text=False,
-        n_rows_in_text=_N_OPTIONS,
-    )
-
     profiles, beaten = split_beaten(answer.alternatives)
     offered = [outcome.option for outcome in answer.alternatives]
     unbeaten, _ = split_beaten([*offered, *findings.unmeasured])
-    on_unmeasured = [_option_cells(option) for option in unbeaten if option in findings.unmeasured]
-    ways = [[*_option_cells(way.option), way.way, way.risk] for way in findings.ways]
-    way_table = Table([*header, "How", "Risk"], ways, {0, 1, 2, 3, 4}, has_header_in_text=False)
+    on_unmeasured = [option for option in unbeaten if option in findings.unmeasured]
+    ways = [[*option_cells(way.option), way.way, way.risk] for way in findings.ways]
+    way_table = Table(
+        [*OPTION_HEADER, "How", "Risk"], ways, {0, 1, 2, 3, 4}, has_header_in_text=False
+    )
     evidence = [*map(_evidence_line, findings.evidence)]
     if answer.has_option and not evidence:
         evidence = [f"nothing was measured on {answer.chosen.gpu_profile_id}"]
     notes = beaten_notes(beaten, answer.risk)
     sections = [
-        Section("Price against probability", [price]),
+        *price_sections(findings.frontier, answer.chosen, findings.certainty),
         Section("GPU profiles", [_profile_table(profiles), *notes]),
-        Section("On GPUs that nobody measured", [replace(price, rows=on_unmeasured)]),
+        Section("On GPUs that nobody measured", [options_table(on_unmeasured)]),
         Section("Other ways to serve it", [way_table]),
         Section("Speculative decoding", [_drafting_table(findings)]),
         Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
@@ -292,13 +281,6 @@ def _drafting_table(findings: Findings) -> Table:
         note = f"{gains[0].method} on {gains[0].gpu_profile_id}, at the load of a replica; "
         note += "90% interval"
     return Table(header, rows, {0, 1, 2, 3}, note=note)
-
-
-def _option_cells(option: Option) -> list[str]:
-    plan = f"{option.replicas} × {option.gpu_profile_id}"
-    if option.users_per_replica is not None:
-        plan += f", {plural(option.users_per_replica, 'user')} each"
-    return [f"{option.usd_per_hour:.2f} USD/h", chance(option.probability_met or 0.0), plan]
 
 
 def _profile_table(outcomes: Sequence[ProfileOutcome]) -> Table:

@@ -4,7 +4,7 @@ And the nearest measurements: what was measured of similar LLMs on the recommend
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -19,7 +19,7 @@ from sextant.decide.sizing import u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO
-from sextant.pages.words import chance, shown_chance
+from sextant.pages.words import chance
 from sextant.points.frame import LENGTHS, SERVING, judged
 from sextant.recommend.recommendation import (
     Change,
@@ -110,25 +110,13 @@ def find_safest(options: pd.DataFrame, chosen: Option) -> Option | None:
     return safest if safest.gpu_profile_id is not None else None
 
 
-def list_frontier(options: Sequence[WeighedRow], risk: float | None = None) -> list[Option]:
-    """Return the options that no cheaper one matches in probability as shown, cheapest first.
-
-    Options of less than `LISTED`, or than the risk allows, are left out. So are options whose
-    replicas would get more users than they are likely to serve within the limits.
-    """
-    least = LISTED if risk is None else min(LISTED, 1 - risk)
-    by_price = sorted(
-        options, key=lambda row: (row.usd_per_hour, -row.probability_met, row.devices)
-    )
-    frontier = []
-    highest_shown = -1.0
-    for row in by_price:
-        is_overloaded = row.users_hi is not None and (row.users_per_replica or 0) > row.users_hi
-        shown = shown_chance(row.probability_met)
-        if row.probability_met >= least and not is_overloaded and shown > highest_shown:
-            frontier.append(row.option)
-            highest_shown = shown
-    return frontier
+def offered_options(rows: Iterable[WeighedRow]) -> list[Option]:
+    """Return the options whose replicas are likely to serve their users, fewer devices first."""
+    return [
+        row.option
+        for row in sorted(rows, key=lambda row: row.devices)
+        if row.users_hi is None or (row.users_per_replica or 0) <= row.users_hi
+    ]
 
 
 def find_nearest_miss(weighing: Weighing, options: Sequence[WeighedRow]) -> NearestMiss:

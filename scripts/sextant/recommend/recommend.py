@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sextant.answer.certainty import list_frontier, price_certainty
 from sextant.answer.drafting import DraftGain, drafting_notes
 from sextant.answer.option import Option
 from sextant.answer.pools import pools_note
@@ -23,9 +24,9 @@ from sextant.recommend.options import (
     cliff_notes,
     find_safest,
     list_changes,
-    list_frontier,
     list_profiles,
     nearest_measurements,
+    offered_options,
 )
 from sextant.recommend.recommendation import (
     Findings,
@@ -135,6 +136,7 @@ def _findings(
     slo = case.question.slo
     chosen = decision.chosen
 
+    frontier = list_frontier(offered_options(decision.rows), case.question.risk)
     cost = energy = None
     evidence: list[NearMeasurement] = []
     if decision.replica is not None:
@@ -147,7 +149,8 @@ def _findings(
         cost=cost,
         energy=energy,
         evidence=evidence,
-        frontier=list_frontier(decision.rows, case.question.risk),
+        frontier=frontier,
+        certainty=price_certainty(frontier, weighing.cause_of),
         unmeasured=unmeasured,
         ways=other_ways(decision),
         drafting=gains,

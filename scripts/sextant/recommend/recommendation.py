@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 from sextant.answer.answer import Answer
+from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
@@ -413,6 +414,8 @@ class Findings:
     evidence: Sequence[NearMeasurement]
     frontier: Sequence[Option]
     """Options that no cheaper one matches in probability, cheapest first."""
+    certainty: Certainty | None
+    """What certainty costs; None: no option is fairly sure."""
     unmeasured: Sequence[Option]
     """The same on GPUs that nobody measured."""
     ways: Sequence[WayOption]
@@ -466,6 +469,7 @@ class PredictedRecommendation(Recommendation):
             "execution": self.execution,
             "has_probe": self.has_probe,
             "options": [option._asdict() for option in findings.frontier],
+            "certainty": findings.certainty and findings.certainty.to_dict(),
             "unmeasured": [option._asdict() for option in findings.unmeasured],
             "drafting": [gain.to_dict() for gain in findings.drafting],
             "ways": [

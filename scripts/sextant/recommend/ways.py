@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sextant.answer.certainty import list_frontier
 from sextant.answer.drafting import USUAL_METHOD
 from sextant.answer.option import Option
 from sextant.answer.words import deployment_words
@@ -24,7 +25,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages.words import chance, shown_chance
 from sextant.recommend.decision import Decision
-from sextant.recommend.options import list_frontier, option_of
+from sextant.recommend.options import offered_options, option_of
 from sextant.recommend.rate_sizer import Cheapest
 from sextant.recommend.recommendation import WayOption
 from sextant.recommend.weighing import weigh_beside, weighed_rows
@@ -217,7 +218,7 @@ def options_on_unmeasured_gpus(decision: Decision) -> UnmeasuredOptions:
     if options is None:
         return UnmeasuredOptions([], [])
     likely = [row for row in weighed_rows(options) if row.probability_met >= FAIR]
-    frontier = list_frontier(likely, risk)
+    frontier = list_frontier(offered_options(likely), risk)
     best = option_of(choose(options, 1 - _wanted_beside(decision)))
     if best.usd_per_hour is None or (chosen_usd is not None and best.usd_per_hour >= chosen_usd):
         return UnmeasuredOptions(frontier, [])

@@ -6,6 +6,8 @@ from functools import cached_property, partial
 import numpy as np
 import pandas as pd
 
+from sextant.answer.certainty import Cause, Unknown, find_cause, unknowns_of_laws
+from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption, size_pools
 from sextant.ask.case import Case
 from sextant.ask.forecast import Forecast
@@ -18,6 +20,7 @@ from sextant.decide.decision import (
     best_probe,
     choose,
     most_telling,
+    sustained,
     weigh,
     weigh_needed,
 )
@@ -128,6 +131,28 @@ class Weighing:
             metric: np.nan_to_num(limited_ms[metric], nan=_NEVER_MS) / limit.limit_ms
             for metric, limit in slo.limits.items()
         }
+
+    def cause_of(self, option: Option) -> Cause | None:
+        """Return the unknown that most of the differences in what a GPU profile needs come from."""
+        slo = self.slo
+        profile_id = str(option.gpu_profile_id)
+        if self.sizer is not None:
+            loads = self.sizer.loads(slo, [profile_id])[profile_id].to_numpy()[1:]
+            laws = self.sizer.servers[profile_id].laws
+            replica_rps = slo.load / (option.replicas or 1)
+            unknowns = unknowns_of_laws(laws, self.sizer.surface.lengths, replica_rps)
+            return find_cause(profile_id, loads, unknowns)
+        users = option.users_per_replica or 1
+        draws = self.forecast.draws
+        carried = sustained(draws, slo, of_load=True)[self.case.llm_id][profile_id].to_numpy()
+        with np.errstate(divide="ignore"):
+            loads = slo.load / carried
+        first_ms, gap_ms = self.forecast.draws_at(profile_id, users).samples_ms[:, 0].T
+        unknowns = [
+            Unknown("first_token", first_ms, "ttft", users),
+            Unknown("gap", gap_ms, "itl", users),
+        ]
+        return find_cause(profile_id, loads, unknowns)
 
     def misses_by_profile(self) -> dict[str, Misses]:
         """Return by how much median latencies at the least load miss their limits."""

@@ -59,6 +59,26 @@ def answer(trace):
     return json.loads(sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *how))
 
 
+def test_capacity_lists_price_against_probability_as_recommend_does() -> None:
+    asked = ("--hf-config", LLM, "--request-rate", 20, "--input-tokens", 1500)
+    asked += ("--output-tokens", 250, "--ttft-ms", "p95:1000", "--tpot-ms", "p95:20")
+    asked += ("--gpu-profiles", "1xH100-80GB,1xH200-141GB,2xH100-80GB", "--format", "json")
+    capacity, recommended = (
+        json.loads(sextant(command, *asked)) for command in ("capacity", "recommend")
+    )
+    assert capacity["options"] == recommended["options"] and len(capacity["options"]) > 1
+    assert capacity["certainty"] == recommended["certainty"]
+    words = " ".join(capacity["text"].split())
+    for row in capacity["options"][:6]:
+        price = f"{row['usd_per_hour']:.2f} USD/h {chance(row['probability_met'])}"
+        assert f"{price} {row['replicas']} × {row['gpu_profile_id']}" in words
+    assert "Price against probability:" in capacity["text"]
+    assert "Certainty: probability 0.9 costs " in capacity["text"]
+    unsure = json.loads(sextant("capacity", *asked, "--draws", 0))
+    assert unsure["options"] == [] and unsure["certainty"] is None
+    assert "Price against probability" not in unsure["text"]
+
+
 def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
     rows = answer["alternatives"]
     assert [row["status"] for row in rows] == ["meets", "meets"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from answers import explained, recommended
 from llm_configs import PUBLISHED
+from sextant.answer.certainty import list_frontier
 from sextant.answer.option import Option, split_beaten
 from sextant.ask.case import Case
 from sextant.ask.forecast import fit_predictor
@@ -32,9 +33,9 @@ from sextant.recommend.options import (
     cliff_notes,
     find_safest,
     list_changes,
-    list_frontier,
     list_profiles,
     nearest_measurements,
+    offered_options,
 )
 from sextant.recommend.recommend import recommend_llm
 from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
@@ -310,7 +311,10 @@ def test_no_option_is_an_answer_of_its_own(weighing) -> None:
     assert {row.status for row in rows} == {"too_slow", "does_not_fit"}
     slow = [row.misses for row in rows if row.status == "too_slow"]
     assert all(misses.limit_ratio == misses.ratios["itl"] > 1000 for misses in slow)
-    assert find_safest(options, chosen) is None and list_frontier(weighed_rows(options)) == []
+    assert (
+        find_safest(options, chosen) is None
+        and list_frontier(offered_options(weighed_rows(options))) == []
+    )
 
 
 def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -> None:
@@ -346,14 +350,36 @@ def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloa
     weighing,
 ) -> None:
     options = weighing.options()
-    rows = list_frontier(weighed_rows(options))
+    rows = list_frontier(offered_options(weighed_rows(options)))
     for cheaper, dearer in pairwise(rows):
         assert cheaper.usd_per_hour < dearer.usd_per_hour
         assert cheaper.probability_met < dearer.probability_met
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
     for some in (options, options.assign(probability_met=0.9)):
-        rows = list_frontier(weighed_rows(some))
+        rows = list_frontier(offered_options(weighed_rows(some)))
         assert rows and all(row.users_per_replica <= most[row.gpu_profile_id] for row in rows)
+
+
+@pytest.mark.parametrize("load", [{"users": 200}, {"users": None, "request_rate_rps": 20.0}])
+def test_what_certainty_costs_is_said_with_the_measurement_that_would_tell(load) -> None:
+    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    slo = SLO("s", ttft_ms=1000, tpot_ms=20, percentile=95, **load)
+    requests = RequestLengths(Length(1500, 1500), Length(250, 250))
+    answer = recommended(Question(slo, hf_config=config, requests=requests))
+    certainty = answer["certainty"]
+    prices = {
+        level: min(row["usd_per_hour"] for row in answer["options"] if row["probability_met"] >= p)
+        for level, p in (("fair", FAIR), ("safe", SAFE))
+    }
+    assert {level: certainty[level]["usd_per_hour"] for level in prices} == prices
+    assert certainty["factor"] == pytest.approx(prices["safe"] / prices["fair"])
+    assert "Certainty: probability 0.9 costs " in answer["text"]
+    cause = certainty["cause"]
+    assert (cause is None) == (prices["safe"] == prices["fair"])
+    if cause is not None:
+        assert cause["gpu_profile_id"] == certainty["fair"]["gpu_profile_id"]
+        assert 0 < cause["explained_share"] <= 1 and cause["users"] >= 1
+        assert f"explains {cause['explained_share']:.0%}" in answer["text"]
 
 
 def test_of_each_profile_the_cheapest_safe_option_is_shown(weighing) -> None:
