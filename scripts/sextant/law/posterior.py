@@ -168,9 +168,7 @@ class Posterior(NamedTuple):
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
         design = self.law.design(X)
-        fitted = dict(zip(self.names, self.mean, strict=True))
-        pairs = zip(design.names, design.mean, strict=True)
-        return design.parameters(np.array([fitted.get(name, mean) for name, mean in pairs]))
+        return design.parameters(self._most_likely(design))
 
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
@@ -193,9 +191,19 @@ class Posterior(NamedTuple):
         return latencies + self.draw_errors(X, n, seed)
 
     def draw_parameters(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-        """Return joint draws of the parameters of each row, shape (n, rows, parameters)."""
+        """Return the parameters of each row, (1 + n, rows, parameters).
+
+        The most likely ones come first, then joint draws.
+        """
         design = self.law.design(X)
-        return design.parameters(self._coefficients(design, n, seed))
+        drawn = self._coefficients(design, n, seed)
+        return design.parameters(np.concatenate([self._most_likely(design)[None], drawn]))
+
+    def _most_likely(self, design: Design) -> np.ndarray:
+        """Return a design's coefficients at their mean, (effects,)."""
+        fitted = dict(zip(self.names, self.mean, strict=True))
+        pairs = zip(design.names, design.mean, strict=True)
+        return np.array([fitted.get(name, mean) for name, mean in pairs])
 
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
         """Return draws of a design's coefficients, (n, effects); new effects have their prior."""

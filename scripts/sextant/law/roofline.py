@@ -206,18 +206,17 @@ class Roofline(JointPredictor):
         X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
         X = X.assign(users=np.tile(_USERS, n_rows))
         posterior = self.posterior_
-        likely = self.most_likely(X)
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            drawn = posterior.draw_parameters(rows, n_draws, seed)
+            phi = posterior.draw_parameters(rows, n_draws, seed)
 
         # One law a draw and configuration: its parameters and facts are the same at all users.
-        phi = np.concatenate([likely.phi[::n_users][None], drawn])
         facts = columns_of(rows)
         columns = {name: np.tile(values, 1 + n_draws)[:, None] for name, values in facts.items()}
         columns["users"] = _USERS
         flat = phi.reshape(-1, 1, phi.shape[-1])
         log_ms = posterior.law.predict_log(flat, columns).reshape(1 + n_draws, n_rows, n_users, 2)
-        log_ms = log_ms + likely.correction.reshape(n_rows, n_users, 2)
+        correction = self.correction_.of(X, log_ms[0].reshape(-1, 2))
+        log_ms = log_ms + correction.reshape(n_rows, n_users, 2)
         log_ms[..., 0] += np.log(facts["input_tokens"])[:, None]
 
         # What a law misses is common to all loads of a configuration, as far as it is smooth. All
