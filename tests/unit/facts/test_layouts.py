@@ -9,7 +9,7 @@ from answers import recommended
 from command import sextant
 from sextant.ask.case import read_case
 from sextant.ask.forecast import fit_medians
-from sextant.ask.laws import Settings, server_laws
+from sextant.ask.laws import Settings, candidate_laws
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
@@ -63,9 +63,9 @@ def test_memory_law_and_scheduler_follow_the_copies_of_attention():
     assert more.token_bytes == own.token_bytes / 8
     model = fit_medians(plain)
     (law, scheduler), (law_dp, scheduler_dp), (law_ep, _) = (
-        (found.laws[0], found.schedulers[0])
+        (replica.law(0), replica.scheduler)
         for of in (plain, copied, subject(expert_parallel=math.inf))
-        for found in [server_laws(of, Settings(), 0, model)[0][WIDE]]
+        for replica in [candidate_laws(of, Settings(), 0, model).servers[WIDE]]
     )
     assert scheduler_dp.max_num_seqs == 8 * scheduler.max_num_seqs
     assert scheduler_dp.kv_tokens > 4 * scheduler.kv_tokens

@@ -15,8 +15,9 @@ from sextant.answer.option import Option
 from sextant.answer.pools import _cheapest_pair, pools_note
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
-from sextant.decide.simulated_sizing import SimulatedReplica, Sizing
-from sextant.decide.sizing import probability_of
+from sextant.decide.latency_surface import ReplicaLaws
+from sextant.decide.replica_sizing import Sizing
+from sextant.decide.replicas import SimulatedReplica
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
 from sextant.pages.words import shown_chance
@@ -96,24 +97,28 @@ def test_users_send_when_they_are_answered():
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=20, max_size=20))
 def test_the_cheapest_pair_is_that_of_all_pairs(needs):
     profile = profile_of_id("1xH100-80GB")
+    laws = ReplicaLaws(PLAN, np.tile(LAW.array(), (21, 1)))
     servers = [
-        SimulatedReplica(replace(profile, usd_per_hour=usd), lambda *_: None, 20)
+        SimulatedReplica(replace(profile, usd_per_hour=usd), laws, lambda *_: None)
         for usd in (3.0, 5.0)
     ]
     first, second = (
-        Sizing(server, "meets", {}, 0, needs=side)
+        Sizing(server, "meets", loads=np.array(side, float))
         for server, side in zip(servers, zip(*needs, strict=True), strict=True)
     )
-    hopeless = replace(first, status="too_slow", needs=())
+    hopeless = Sizing(first.server, "too_slow")
     assert _cheapest_pair(hopeless, second, 0.8, 0.0) is None
     found = _cheapest_pair(first, second, 0.8, 0.0)
     possible = [
         3.0 * a + 5.0 * b
         for a in range(1, 7)
         for b in range(1, 7)
-        if probability_of(sum(x <= a and y <= b for x, y in needs), 20) >= 0.8 - 1e-9
+        if sum(x <= a and y <= b for x, y in needs) >= 0.8 * 20
     ]
     assert found is not None and found.usd_per_hour == pytest.approx(min(possible))
+    counts = found.prefill.replicas, found.decode.replicas
+    n_met = sum(x <= counts[0] and y <= counts[1] for x, y in needs)
+    assert found.probability_met == pytest.approx(n_met / 20)
 
 
 ASKED = Question(

@@ -267,7 +267,7 @@ def test_turns_wait_for_answers_under_a_policy_of_capacity_too(tmp_path, monkeyp
         made.append((requests, *found))
         return found
 
-    monkeypatch.setattr("sextant.decide.simulated_sizing.simulate_scaled", watched)
+    monkeypatch.setattr("sextant.decide.replicas.simulate_scaled", watched)
     out, policy = tmp_path / "agents.parquet", tmp_path / "ready.csv"
     policy.write_text("t_s,ready\n0,2\n100,0\n160,1\n")
     sample = ROOT / "resources" / "traces" / "sessions-sample.jsonl"
