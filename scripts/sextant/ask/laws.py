@@ -170,7 +170,15 @@ def candidate_laws(case: Case, settings: Settings, n_draws: int, model: Roofline
         if profile.gpu.kind != "cpu"
     }
     longest = case.source.longest_request_tokens
-    for name in ruled_out(case.llm, measured, longest, case.source.memory_utilization):
+    cannot_serve = ruled_out(
+        case.llm,
+        measured,
+        longest,
+        case.source.memory_utilization,
+        case.serving.engine,
+        case.question.data_parallel or 1,
+    )
+    for name in cannot_serve:
         del measured[name]
     on_gpus = _GPULaws.of(case, settings, model, {**measured, **on_gpu}).draw(n_draws)
     servers |= {name: on_gpus[name] for name in on_gpu}

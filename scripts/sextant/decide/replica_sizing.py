@@ -272,7 +272,8 @@ def _tried_loads(
         return loads
     order = np.argsort(known_rps[is_finite])
     log_rps = np.log(known_rps[is_finite][order])
-    log_loads = isotonic_regression(np.log(known[is_finite][order]), increasing=False).x
+    log_loads = _alike(np.log(known[is_finite][order]), log_rps)
+    log_loads = isotonic_regression(log_loads, increasing=False).x
 
     least_rps = np.max(known_rps[~is_finite], initial=0.0)
     rows = np.flatnonzero(borne_rps > least_rps)
@@ -281,6 +282,31 @@ def _tried_loads(
     loads[rows] = np.exp(np.interp(at, log_rps, log_loads) - beyond)
     loads[0] = first
     return loads
+
+
+def _alike(log_loads: np.ndarray, log_rps: np.ndarray) -> np.ndarray:
+    """Return loads of tried draws that are one multiple of what they bear, as far as they may be.
+
+    A trial tells whole replicas; how much of the last one is needed is a guess. So the load of each
+    draw moves towards that multiple between the replicas that are too few and those that are
+    enough.
+
+    Args:
+        log_loads: logarithms of the loads, (draws,).
+        log_rps: logarithms of the rates that a replica bears, (draws,).
+    """
+    enough = whole_replicas(np.exp(log_loads))
+    with np.errstate(divide="ignore"):
+        lowest = np.log(enough - 1) + log_rps + 1e-6
+    highest = np.log(enough) + log_rps
+
+    # The multiple that is outside of the fewest of these ranges, and by the least.
+    is_above = np.isfinite(lowest)
+    ends = np.sort(np.concatenate([lowest[is_above], highest]))
+    n_above = int(is_above.sum())
+    least = ends[n_above - 1] if n_above else -np.inf
+    multiple = np.clip(np.median(log_loads + log_rps), least, ends[n_above])
+    return np.asarray(np.clip(multiple, lowest, highest) - log_rps)
 
 
 def _tried_load(

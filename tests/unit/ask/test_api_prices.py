@@ -284,7 +284,7 @@ def test_capacity_compares_with_an_api() -> None:
     sample = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
     sextant("ingest", sample, "--format", "sextant", "--out", "t.parquet")
     mine = table("llama-3.1-8b-instruct,a,2,3,")
-    how = ("--window", "60s", "--draws", 4, "--traffic", 4, "--slot", "1min", "--startup", "1s")
+    how = ("--window", "60s", "--draws", 10, "--traffic", 4, "--slot", "1min", "--startup", "1s")
     asked = ("--trace", "t.parquet", *ASKED, *how, "--api-prices", f"{mine},nebius")
     found = json.loads(sextant("capacity", *asked, "--format", "json"))
     api, demand, (nebius, own) = found["api"], found["demand"], found["api"]["providers"]
