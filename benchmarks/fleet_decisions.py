@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Placement, ServedDemand
 from sextant.decide.fleet_program import pool_uses
 from sextant.facts.slo import SLO
-from sextant.fleet.fleet import options_of_draws
+from sextant.fleet.fleet import fleet_options, needs_of_draws
 from sextant.fleet.plan import RISK, plan_fleet
 from sextant.judge.folds import fit_folds
 from sextant.judge.score import so_score
@@ -65,7 +65,9 @@ class World(NamedTuple):
         return [
             option
             for demand in demands
-            for option in options_of_draws(demand, draws[demand.llm_id], profiles, demand.slo)
+            for option in fleet_options(
+                demand, needs_of_draws(draws[demand.llm_id], demand.slo), profiles
+            )
         ]
 
 
@@ -270,8 +272,7 @@ def fixed(choices: Sequence[ServedDemand], options: Sequence[FleetOption]) -> li
     found = []
     for each in choices:
         option = known[each.demand.demand_id, each.gpu_profile_id]
-        load = option.load / each.replicas
-        found.append(replace(option, load_per_replica=np.array([load])))
+        found.append(replace(option, needs=np.array([each.replicas])))
     return found
 
 

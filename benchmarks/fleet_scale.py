@@ -54,7 +54,7 @@ def _options(name: str, random: np.random.Generator, traffic: float) -> list[Fle
         for n in (1, 2, 4, 8):
             if n * power >= random.uniform(0.5, 4):  # the LLM fits
                 each = served * power * n**0.85 * suits * error
-                options.append(FleetOption(name, f"{n}x{gpu}", gpu, n, each, load))
+                options.append(FleetOption(name, f"{n}x{gpu}", gpu, n, np.ceil(load / each)))
     return options
 
 
@@ -66,7 +66,7 @@ def row(name: str, given: dict, n_demands: int, time_limit_s: float) -> dict:
     planned = time.process_time()
     looser: dict[str, dict[float, list[FleetOption]]] = {}
     for each in of[2]:
-        faster = replace(each, load_per_replica=each.load_per_replica * 1.25)
+        faster = replace(each, needs=np.ceil(each.needs / 1.25))
         looser.setdefault(each.demand_id, {}).setdefault(1.25, []).append(faster)
     answer_fleet(*of, looser, time_limit_s=time_limit_s)
     return {

@@ -5,5 +5,6 @@ common. Read `option` (replicas of a GPU profile, and which options others beat)
 answers on one LLM have), `certainty` (price against probability, and what makes certainty dear),
 `words` (a deployment, its limits and its sources in words), then what is
 compared with the answer: `drafting` (speculation), `pools` (prefill and decode on separate
-replicas). `results` writes the files of a rule.
+replicas). `rate_sizer` sizes requests that arrive at a rate, for every kind of answer. `results`
+writes the files of a rule.
 """

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sextant.decide.sizing import size_replicas
+from sextant.decide.replica_sizing import enough_replicas
 from sextant.facts.slo import SLO
-
-_SLACK = 1e-9
-"""Of quotients: their last digits may be wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +48,18 @@ class FleetOption:
     gpu_profile_id: str
     gpu_id: str
     n_gpus: int  #: Devices of one replica, all on one node.
-    load_per_replica: np.ndarray
-    """The most load that one replica serves within the limits, by joint draw, shape (draws,); 0
-    where it serves none. Draw `i` is the same possible truth in all options of a fleet."""
-    load: float  #: The load to serve, in the same unit.
+    needs: np.ndarray
+    """Replicas that it takes by draw, (draws,); infinite where no number is enough. Draw `i` is the
+    same possible truth in all options of a fleet."""
 
     def replicas(self, risk: float, least: int = 1) -> int | None:
         """Return the fewest replicas that suffice with probability 1 - risk; None: none do."""
-        n_kept = int(np.ceil((1 - risk) * len(self.load_per_replica) - _SLACK))
-        served = np.sort(self.load_per_replica)[-max(n_kept, 1)]
-        if served <= 0:
-            return None
-        return max(int(size_replicas(self.load, served, _SLACK)), least)
+        enough = enough_replicas(self.needs, 1 - risk)
+        return None if enough is None else max(enough, least)
 
     def is_met(self, replicas: int) -> np.ndarray:
         """Return in which draws a number of replicas suffices, shape (draws,)."""
-        return size_replicas(self.load, self.load_per_replica, _SLACK) <= replicas
+        return self.needs <= replicas
 
 
 @dataclass(frozen=True)

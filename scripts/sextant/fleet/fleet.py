@@ -9,9 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from sextant.answer.rate_sizer import LITTLES_LAW, RateSizer, steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
-from sextant.ask.forecast import Fitted, fit_predictor, make_predictor
+from sextant.ask.forecast import Fitted, Forecast, fit_medians, fit_predictor, make_predictor
 from sextant.ask.question import Question, check_question
 from sextant.ask.serving import as_measured, find_llm
 from sextant.ask.source import Source, find_source
@@ -19,6 +23,7 @@ from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.decide.decision import sustained
 from sextant.decide.fleet import FleetDemand, FleetOption
+from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUS, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.fleet.answer import FleetAnswer
@@ -28,6 +33,8 @@ from sextant.points.characterization import Characterization
 from sextant.predict.predictor import Draws
 
 LOOSER = (1.25, 1.5, 2.0)  # Factors on the limits of a demand that are tried.
+_SLACK = 1e-9
+"""Of quotients: their last digits may be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
             raise
         raise error.at(file=question.demands, row=first.line, field="llm_id") from None
 
-    fleet_options = _find_options(sheet_demands, profiles, source, base, question.demands)
+    fleet_options = _find_options(sheet_demands, profiles, source, base, question)
 
     return answer_fleet(
         [sheet_demand.demand for sheet_demand in sheet_demands],
@@ -101,12 +108,15 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
 class _FleetOptions:
     """What may serve the demands, collected demand by demand."""
 
+    risk: float  #: Largest probability that a served demand misses its limits.
     options: list[FleetOption] = field(default_factory=list)
     looser: dict[str, dict[float, list[FleetOption]]] = field(default_factory=dict)
     """By demand and factor: options with limits that are looser by the factor."""
     demands_by_note: dict[str, list[str]] = field(default_factory=dict)
     fits: dict[tuple[Any, ...], Fitted] = field(default_factory=dict)
     """Fitted models by what a fit depends on: limits at the same percentiles share a fit."""
+    sizers: dict[tuple[Any, ...], RateSizer | None] = field(default_factory=dict)
+    """By LLM and requests; None where no law of a step is known."""
 
     def note(self, demand_id: str, notes: Sequence[str]) -> None:
         """Add notes about a demand; demands with the same note share a warning."""
@@ -121,21 +131,39 @@ class _FleetOptions:
 
     def add(self, demand: FleetDemand, case: Case) -> None:
         """Add the options of a demand, with its own limits and with looser ones."""
-        slo = demand.slo
-        profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-        model = make_predictor(case.question, profiles)
-        key = tuple(getattr(slo, name) for name in model.depends_on)
-        if key not in self.fits:
-            self.fits[key] = fit_predictor(model, case, slo)
-        forecast = self.fits[key].forecast(case, slo)
+        slos = [demand.slo, *(demand.slo.scaled(limits=factor) for factor in LOOSER)]
+        sizer = None if demand.slo.request_rate_rps is None else self.sizer_of(case)
+        if sizer is None:
+            self.note(demand.demand_id, steady_note(demand.slo, LITTLES_LAW))
+            self.note(demand.demand_id, estimates(case.source.characterization.points, demand.slo))
+            forecast = self.forecast_of(demand, case)
+            needs = [needs_of_draws(forecast.draws_for(slo), slo) for slo in slos]
+        else:
+            needs = [sizer.needed(slo, [*sizer.servers]) for slo in slos]
 
-        slos = [slo, *(slo.scaled(limits=factor) for factor in LOOSER)]
-        options, *looser = (
-            options_of_draws(demand, forecast.draws_for(limits), case.gpu_profiles, limits)
-            for limits in slos
-        )
+        options, *looser = (fleet_options(demand, found, case.gpu_profiles) for found in needs)
         self.options += options
         self.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
+
+    def sizer_of(self, case: Case) -> RateSizer | None:
+        """Return what a rate is sized by, as in `recommend`; None: no law of a step is known."""
+        question = case.question
+        key = (question.llm_id, question.hf_config, question.requests, question.workload)
+        if key not in self.sizers:
+            try:
+                self.sizers[key] = RateSizer.of(case, fit_medians(case), self.risk)
+            except InputError:
+                self.sizers[key] = None
+        return self.sizers[key]
+
+    def forecast_of(self, demand: FleetDemand, case: Case) -> Forecast:
+        """Return the latencies of the LLM of a demand, at the percentiles of its limits."""
+        profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
+        model = make_predictor(case.question, profiles)
+        key = tuple(getattr(demand.slo, name) for name in model.depends_on)
+        if key not in self.fits:
+            self.fits[key] = fit_predictor(model, case, demand.slo)
+        return self.fits[key].forecast(case, demand.slo)
 
 
 def _find_options(
@@ -143,21 +171,21 @@ def _find_options(
     profiles: Mapping[str, GPUProfile],
     source: Source,
     base: Question,
-    sheet: Path,
+    fleet_question: FleetQuestion,
 ) -> _FleetOptions:
     """Return the options of all demands. A demand that fits nowhere has none, and a warning.
 
     `base` has the measurements to use, the predictor and the seed. Raises InputError: an LLM has no
-    facts, or the measurements cannot answer; the error names the row of `sheet`.
+    facts, or the measurements cannot answer; the error names the row of the sheet.
     """
     prepared = []  # All demands are checked before the first fit.
     for sheet_demand in sheet_demands:
         try:
             prepared.append(_prepare(sheet_demand, source, base))
         except InputError as error:
-            raise error.at(file=sheet, row=sheet_demand.line) from None
+            raise error.at(file=fleet_question.demands, row=sheet_demand.line) from None
 
-    fleet_options = _FleetOptions()
+    fleet_options = _FleetOptions(fleet_question.risk)
     progress = Progress("demand", len(sheet_demands))
     for sheet_demand, (question, notes) in zip(sheet_demands, prepared, strict=True):
         demand = sheet_demand.demand
@@ -196,28 +224,34 @@ def _prepare(
     check_question(question)
     question, notes = as_measured(question, characterization, has_options=False)
     find_llm(question, characterization)  # Its facts are complete.
-    return question, [*notes, *estimates(characterization.points, demand.slo)]
+    return question, notes
 
 
-def options_of_draws(
-    demand: FleetDemand, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
+def needs_of_draws(draws: Draws, slo: SLO) -> pd.DataFrame:
+    """Return the replicas that draws of latencies of one LLM need, a row per draw, a column per
+    GPU profile; infinite: none are enough."""
+    load_per_replica = sustained(draws, slo, of_load=True).droplevel("llm_id", axis=1)
+    return load_per_replica.apply(lambda served: size_replicas(slo.load, served, _SLACK))
+
+
+def fleet_options(
+    demand: FleetDemand, needs: pd.DataFrame, profiles: Mapping[str, GPUProfile]
 ) -> list[FleetOption]:
-    """Return an option for each GPU profile that serves a demand in some draw. `draws` are of the
-    latencies of its LLM on these profiles; `slo` is the demand's own, or looser."""
-    load_by_pair = sustained(draws, slo, of_load=True)
-    options = []
-    for llm_id, profile_id in load_by_pair.columns:
-        load_per_replica = load_by_pair[llm_id, profile_id].to_numpy(float)
-        if load_per_replica.any():
-            profile = profiles[profile_id]
-            options.append(
-                FleetOption(
-                    demand_id=demand.demand_id,
-                    gpu_profile_id=profile_id,
-                    gpu_id=profile.gpu.gpu_id,
-                    n_gpus=profile.n_gpus,
-                    load_per_replica=load_per_replica,
-                    load=slo.load,
-                )
-            )
-    return options
+    """Return an option for each GPU profile that serves a demand in some draw.
+
+    Args:
+        demand: the demand.
+        needs: replicas that it takes, a row per draw, a column per GPU profile.
+        profiles: by name.
+    """
+    return [
+        FleetOption(
+            demand_id=demand.demand_id,
+            gpu_profile_id=profile_id,
+            gpu_id=profiles[profile_id].gpu.gpu_id,
+            n_gpus=profiles[profile_id].n_gpus,
+            needs=of_profile.to_numpy(float),
+        )
+        for profile_id, of_profile in needs.items()
+        if np.isfinite(of_profile).any()
+    ]

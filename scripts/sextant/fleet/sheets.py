@@ -22,10 +22,6 @@ from sextant.workload.profiles import HOUR_S, traffic_series
 
 _LEAST_HOURS = 24  # A trace with fewer whole hours may lack the busiest hour of a day.
 _TRACE_NOTE = "its busiest hour has its mean rate; `sextant capacity` simulates bursts within it."
-_RATE_NOTE = (
-    "the rate is taken as a steady load; requests that arrive at random may need more replicas: "
-    "`sextant capacity` simulates them."
-)
 _MOST_GPUS = 8  # Most devices of a replica: no more were measured anywhere.
 
 
@@ -36,6 +32,7 @@ class SheetDemand:
     demand: FleetDemand
     hf_config: Path | None
     requests: RequestLengths | None  #: None: the lengths of the characterization.
+    workload: str | None  #: The trace that `requests` come from.
     line: int  #: Of the sheet.
     notes: tuple[str, ...]
 
@@ -49,7 +46,7 @@ class SheetDemand:
             fix = "give the one or the other"
             raise InputError("one LLM is needed", field="llm_id, hf_config", fix=fix)
 
-        requests = None
+        requests = workload = None
         if (row.input_tokens is None) != (row.output_tokens is None):
             fix = "give both, or neither"
             raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
@@ -66,15 +63,17 @@ class SheetDemand:
             if not trace.is_file():
                 fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
                 raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
-            requests = requests or parse_lengths(None, None, str(trace))
+            if requests is None:
+                workload = str(trace)
+                requests = parse_lengths(None, None, workload)
             if row.users is None and rate_rps is None:
                 rate_rps, notes = _busiest_hour(trace)
 
         limits = {field.name: getattr(row, field.name) for field in fields(Limits)}
         limits |= {"request_rate_rps": rate_rps} | dict.fromkeys(LENGTHS)
         slo = SLO(row.demand_id, **limits)
-        if slo.request_rate_rps is not None:
-            notes.append(_RATE_NOTE if row.trace_id is None else _TRACE_NOTE)
+        if slo.request_rate_rps is not None and row.trace_id is not None:
+            notes.append(_TRACE_NOTE)
 
         demand = FleetDemand(
             demand_id=row.demand_id,
@@ -84,7 +83,7 @@ class SheetDemand:
             priority=row.priority or 1,
             least_replicas=row.least_replicas or 1,
         )
-        return cls(demand, hf_config, requests, line, tuple(notes))
+        return cls(demand, hf_config, requests, workload, line, tuple(notes))
 
     def question(self, base: Question) -> Question:
         """Return the question of the demand; `base` has the measurements to use and the seed."""
@@ -94,6 +93,7 @@ class SheetDemand:
             llm_id=self.demand.llm_id if self.hf_config is None else None,
             hf_config=self.hf_config,
             requests=self.requests,
+            workload=self.workload,
         )
 
 

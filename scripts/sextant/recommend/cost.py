@@ -16,7 +16,6 @@ from sextant.base.files import frame_rows
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
-from sextant.facts.slo import SLO
 from sextant.points import frame
 from sextant.predict.predictor import INTERVAL
 from sextant.recommend.recommendation import (
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
 
 _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
 """Terms of a step of decode, without the prompts that it prefills."""
-_STEADY = (
-    "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
-    "replicas; `sextant capacity` simulates them where steps are known."
-)
 
 
 def expect_users(
@@ -242,11 +237,6 @@ def no_api_note(question: Question, chosen: Option, api: ApiComparison | None) -
     if question.api_prices and chosen.gpu_profile_id is not None and api is None:
         return ["No comparison with an API: the requests' rate or lengths are not known."]
     return []
-
-
-def steady_note(slo: SLO, how: str) -> list[str]:
-    """Return that a request rate is taken as a steady load; nothing where users are asked for."""
-    return [] if slo.request_rate_rps is None else [_STEADY.format(how=how)]
 
 
 def fit_energy(forecast: Forecast) -> "EnergyLaw | None":

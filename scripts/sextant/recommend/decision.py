@@ -8,12 +8,13 @@ import pandas as pd
 
 from sextant.answer.drafting import DraftGain, drafting_gains
 from sextant.answer.option import Option
+from sextant.answer.rate_sizer import LITTLES_LAW, steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, fit_predictor
 from sextant.decide.headroom import Headroom
 from sextant.predict.predictor import JointPredictor
-from sextant.recommend.cost import expect_rate, expect_users, steady_note
+from sextant.recommend.cost import expect_rate, expect_users
 from sextant.recommend.options import choose_option, find_nearest_miss
 from sextant.recommend.recommendation import NearestMiss, ReplicaForecast, WeighedRow
 from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
@@ -86,7 +87,7 @@ class Decision:
         slo = self.weighing.slo
         sizer = self.weighing.sizer
         if sizer is None:
-            return steady_note(slo, "by Little's law at median latencies")
+            return steady_note(slo, LITTLES_LAW)
         return sizer.notes()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.option import Option
+from sextant.answer.rate_sizer import steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import judgements
 from sextant.base.errors import InputError
@@ -28,7 +29,7 @@ from sextant.pages.blocks import Widget
 from sextant.pages.words import percent, plural
 from sextant.points.frame import LENGTHS, judged
 from sextant.predict.predictor import MEASURED
-from sextant.recommend.cost import api_comparison, no_api_note, steady_note
+from sextant.recommend.cost import api_comparison, no_api_note
 from sextant.recommend.options import option_of
 from sextant.recommend.recommendation import MeasuredOutcome, MeasuredRecommendation, Misses
 from sextant.recommend.weighing import weighed_rows

@@ -16,6 +16,7 @@ import pandas as pd
 from sextant.answer.certainty import list_frontier
 from sextant.answer.drafting import USUAL_METHOD
 from sextant.answer.option import Option
+from sextant.answer.rate_sizer import Cheapest
 from sextant.answer.words import deployment_words
 from sextant.ask.case import Case
 from sextant.ask.question import PARALLEL, Question
@@ -26,7 +27,6 @@ from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages.words import chance, shown_chance
 from sextant.recommend.decision import Decision
 from sextant.recommend.options import offered_options, option_of
-from sextant.recommend.rate_sizer import Cheapest
 from sextant.recommend.recommendation import WayOption
 from sextant.recommend.weighing import weigh_beside, weighed_rows
 

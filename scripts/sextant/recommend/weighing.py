@@ -9,8 +9,9 @@ import pandas as pd
 from sextant.answer.certainty import Cause, Unknown, find_cause, unknowns_of_laws
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption, size_pools
+from sextant.answer.rate_sizer import N_DRAWS, Cheapest, RateSizer, target_of
 from sextant.ask.case import Case
-from sextant.ask.forecast import Forecast
+from sextant.ask.forecast import Forecast, fit_medians
 from sextant.ask.laws import Settings, candidate_laws
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
@@ -28,7 +29,6 @@ from sextant.decide.sizing import MOST_REPLICAS, candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Widget
 from sextant.predict.predictor import Draws
-from sextant.recommend.rate_sizer import N_DRAWS, Cheapest, RateSizer, target_of
 from sextant.recommend.recommendation import Misses, WeighedRow
 
 _NEVER_MS = 1e9
@@ -221,7 +221,7 @@ def weigh_case(forecast: Forecast) -> Weighing:
         return Weighing(forecast)
     risk = case.question.risk
     try:
-        sizer = RateSizer.of(case, 1 - SAFE if risk is None else risk)
+        sizer = RateSizer.of(case, fit_medians(case), 1 - SAFE if risk is None else risk)
     except InputError:  # no law of a step is known
         return Weighing(forecast)
     return Weighing(forecast.of_case(case.excluding(sizer.unknown)), sizer)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from command import sextant
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, load_gpu, mig_slice
 from sextant.fleet.sheets import candidate_profiles, read_demands, read_supply
@@ -81,6 +82,13 @@ def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
     assert "no GPU profile can serve llama-13b" in said
 
 
+def test_a_rate_without_a_law_of_a_step_is_a_steady_load_and_that_is_said_once(here):
+    rows = [{**DEMAND, "request_rate_rps": 1}, {**DEMAND, "demand_id": "b", "request_rate_rps": 2}]
+    warnings = json.loads(asked(here, rows, [POOL], "--format", "json"))["warnings"]
+    steady = [warning for warning in warnings if "Little's law" in warning]
+    assert len(steady) == 1 and steady[0].startswith("chat, b: The rate is taken as a steady load")
+
+
 @pytest.mark.parametrize(
     ("demand", "pool", "problem"),
     [
@@ -119,6 +127,7 @@ def test_the_busiest_hour_of_a_trace_is_the_load_unless_one_is_given(tmp_path):
     assert [each.mean for each in found.requests] == [100, 20]
     assert "bursts within it" in found.notes[0]
     assert (given.demand.slo.users, given.requests) == (30, found.requests)
+    assert found.question(Question(found.demand.slo)).workload == str(tmp_path / "trace.parquet")
 
 
 def test_a_short_trace_is_taken_with_its_mean_rate(tmp_path):

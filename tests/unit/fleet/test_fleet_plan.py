@@ -14,6 +14,7 @@ from scipy.optimize import milp
 from html_page import Page
 from sextant.base.files import provenance
 from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool
+from sextant.decide.sizing import size_replicas
 from sextant.facts.slo import SLO
 from sextant.fleet.answer import Mend
 from sextant.fleet.document import fleet_document
@@ -29,7 +30,7 @@ def demand(name, users=100, **more):
 
 def option(name, n_gpus, served, load=100, gpu="A"):
     served = np.atleast_1d(np.array(served, float))
-    return FleetOption(name, f"{n_gpus}x{gpu}", gpu, n_gpus, served, float(load))
+    return FleetOption(name, f"{n_gpus}x{gpu}", gpu, n_gpus, size_replicas(load, served, 1e-9))
 
 
 def packs(items, n_nodes):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from sextant.ask.case import Case
-from sextant.ask.forecast import fit_medians
 from sextant.ask.laws import Settings, candidate_laws, chosen_laws
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import (
@@ -26,6 +25,11 @@ from sextant.workload.requests import SteadyTraffic
 
 N_DRAWS = 1000
 """Draws of the law beside the likeliest."""
+LITTLES_LAW = "by Little's law at median latencies"
+_STEADY = (
+    "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
+    "replicas; `sextant capacity` simulates them where steps are known."
+)
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,14 @@ class RateSizer:
     """What was read already, by GPU profile."""
 
     @classmethod
-    def of(cls, case: Case, risk: float) -> "RateSizer":
+    def of(cls, case: Case, model: Roofline, risk: float) -> "RateSizer":
         """Return the sizer of a case. Raises InputError where the points have no law of a step.
 
         Args:
             case: the LLM, and how it is served.
+            model: what `fit_medians` returns, for any LLM of the same measurements.
             risk: share of the draws that may fail at the answer.
         """
-        model = fit_medians(case)
         laws = candidate_laws(case, Settings(), N_DRAWS, model)
         if not laws.servers:
             raise InputError("no GPU profile has a law of a step")
@@ -162,6 +166,11 @@ class RateSizer:
         return [
             f"Requests arrive at random ({how}); probabilities count {N_DRAWS:,} draws of the law."
         ]
+
+
+def steady_note(slo: SLO, how: str) -> list[str]:
+    """Return that a request rate is taken as a steady load; nothing where users are asked for."""
+    return [] if slo.request_rate_rps is None else [_STEADY.format(how=how)]
 
 
 def target_of(slo: SLO) -> Target:
