@@ -3,6 +3,7 @@
 In go a `Workspace` (an experiment, its configuration, its folder), and for a measurement plan a
 budget; out come a `PlanAnswer` (jobs, hours, cost), a `MeasurementPlan` (cells in rounds) or a list
 of `Check`. Read `workspace`, `dry_run` (what Snakemake would run), `estimate` (how long a cell
-takes), `run_plan`; then `value` (of a measurement), `cell_order`, `measurements`, `rounds` (of
-`sextant measure`); `doctor` stands alone, `document` has the words of all.
+takes), `run_plan`; then `value` (of a measurement), `cell_order`, `rates` (replicas for a request
+rate), `measurements`, `rounds` (of `sextant measure`); `doctor` stands alone, `document` has the
+words of all.
 """

@@ -143,6 +143,7 @@ class MeasurementPlan:
     now: Expectation
     rounds: tuple[Round, ...]
     stopped: Stop
+    notes: tuple[str, ...] = ()  #: What the answers assume.
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON value: the fields, and the name of the `Stop`."""

@@ -101,6 +101,7 @@ def measurement_document(plan: MeasurementPlan, candidates: Sequence[Candidate])
     product = f"{plural(n_slos, 'SLO')} × {plural(n_llms, 'LLM')}"
     count = plural(len(now.answers), "answer")
     blocks: list[Block] = [Headline(f"{count} ({product}); expected S/O now {now.expected_so:.3f}")]
+    blocks += [Note(note, "warning") for note in plan.notes]
 
     if plan.rounds:
         title = "Cells to measure, the largest gain per cost first"

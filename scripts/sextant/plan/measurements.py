@@ -4,10 +4,10 @@ import math
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,13 @@ from sextant.law.roofline import Roofline
 from sextant.plan import value
 from sextant.plan.cell_order import Budget, Candidate, MeasurementPlan, order_cells
 from sextant.plan.estimate import CellPlan, finished_cells, plan_cell
-from sextant.plan.value import Decisions
+from sextant.plan.rates import size_rates, steady_notes
+from sextant.plan.value import Decisions, Needs
 from sextant.plan.workspace import Workspace
 from sextant.points import frame
+from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
+from sextant.points.measured import load_run
 from sextant.points.summarize import aggregate_points
 from sextant.predict.predictor import Draws, TrainingRows
 
@@ -34,8 +37,24 @@ _NO_LENGTHS = "nothing says how long the workload's requests are"
 _UNSERVED_MS = 1e12  # Where a level was measured and nothing succeeded.
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What is measured so far."""
+
+    task: Task
+    characterization: Characterization | None = None
+    """The same points, as the answers read them; None: there are none."""
+
+    def lengths(self) -> list[float] | None:
+        """Return the mean tokens of a request, input and output; None: no point says."""
+        if self.task.points.empty:
+            return None
+        medians = self.task.points[LENGTHS].median()
+        return None if medians.isna().any() else [*map(float, medians)]
+
+
 def plan_measurements(
-    task: Task,
+    measured: Measured,
     slos: Sequence[SLO],
     candidates: Sequence[Candidate],
     budget: Budget,
@@ -50,7 +69,7 @@ def plan_measurements(
     candidates some cells must be measured.
 
     Args:
-        task: the points, and the facts of LLMs and GPU profiles.
+        measured: the points, and the facts of LLMs and GPU profiles.
         slos: about requests of the measured lengths.
         candidates: the cells that may be measured.
         budget: how far to plan.
@@ -70,22 +89,39 @@ def plan_measurements(
     slos_by_percentiles: dict[tuple[Any, ...], list[SLO]] = {}
     for slo in slos:
         slos_by_percentiles.setdefault((slo.percentiles, slo.first_token), []).append(slo)
+
+    task = measured.task
+    llm_ids = sorted({*task.points["llm_id"], *(candidate.llm_id for candidate in candidates)})
+    requests = measured.lengths() or lengths
+    needs: Needs = {}
+    if measured.characterization is not None and requests is not None:
+        needs = size_rates(measured.characterization, slos, llm_ids, requests, seed)
+
     decisions = [
-        _decisions(task, alike, candidates, seed, lengths, served_as)
+        _decisions(_Decided(task, alike, needs), candidates, seed, lengths, served_as)
         for alike in slos_by_percentiles.values()
     ]
-    return order_cells(decisions, candidates, budget)
+    plan = order_cells(decisions, candidates, budget)
+    return replace(plan, notes=tuple(steady_notes(slos, llm_ids, needs)))
+
+
+class _Decided(NamedTuple):
+    """SLOs of the same percentiles, and what decides on them."""
+
+    task: Task
+    slos: Sequence[SLO]
+    needs: Needs  #: Of the request rates that are sized by a law of a step.
 
 
 def _decisions(
-    task: Task,
-    slos: Sequence[SLO],
+    decided: _Decided,
     candidates: Sequence[Candidate],
     seed: int,
     lengths: Sequence[float] | None,
     served_as: Mapping[str, Any] | None,
 ) -> Decisions:
     """Return the decisions for SLOs of the same percentiles, of every cell at all users of any."""
+    task, slos, needs = decided
     measured = frame.at_percentile(task.points, slos[0].percentiles, slos[0].first_token)
     measured[TARGETS] = measured[TARGETS].where(measured[TARGETS] > 0)
     training = measured[measured[TARGETS].notna().any(axis=1)].reset_index(drop=True)
@@ -118,7 +154,7 @@ def _decisions(
     samples_ms = given_measurements(wanted, samples_ms, truth[TARGETS], seed)
     unserved = (truth["tried"] == "both") & truth[TARGETS].isna().all(axis=1)
     samples_ms[:, unserved.to_numpy()] = _UNSERVED_MS
-    return value.weigh_decisions(Draws(wanted, samples_ms), task.facts.profiles, slos, seed)
+    return value.weigh_decisions(Draws(wanted, samples_ms), task.facts.profiles, slos, seed, needs)
 
 
 def given_measurements(
@@ -157,7 +193,8 @@ def plan_of_experiment(
         fix = "add a row with users or a request rate"
         raise InputError("no SLO asks for an answer", file=settings.sheets.slos, fix=fix)
 
-    task = _task(workspace)
+    measured = _measured(workspace)
+    task = measured.task
     if not candidates and task.points.empty:
         decision = settings.decision
         problem = (
@@ -177,7 +214,7 @@ def plan_of_experiment(
         raise InputError(_NO_LENGTHS, file=requests, fix=fix)
 
     return plan_measurements(
-        task,
+        measured,
         [*point_slos.values()],
         candidates,
         budget,
@@ -226,23 +263,25 @@ def not_chosen(workspace: Workspace) -> list[CellKey]:
     return [key for key in adaptive.candidates if key not in adaptive.chosen]
 
 
-def _task(workspace: Workspace) -> Task:
+def _measured(workspace: Workspace) -> Measured:
     """Return the points of the cells that are measured."""
     experiment = workspace.experiment
     source = workspace.settings.source
     memory_utilization = workspace.settings.engine.memory_utilization
-    measured = [
-        cell.key for cell in finished_cells(workspace) if workspace.is_of_decision(cell.key)
-    ]
-    if not measured:
+    keys = [cell.key for cell in finished_cells(workspace) if workspace.is_of_decision(cell.key)]
+    if not keys:
         features = frame.published_features(experiment)
         facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
         points = pd.DataFrame(columns=KEYS)
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
-        return task_of(source, points, tried, facts, None, memory_utilization)
+        return Measured(task_of(source, points, tried, facts, None, memory_utilization))
 
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / name for name in ("point", "feasibility", "telemetry")}
-        aggregate_points([workspace.cell_folder(key) for key in measured], *files.values())
+        aggregate_points([workspace.cell_folder(key) for key in keys], *files.values())
         decision = asdict(workspace.settings.decision)
-        return read_task(files, experiment, decision, source, memory_utilization)
+        task = read_task(files, experiment, decision, source, memory_utilization)
+        characterization = None
+        if len(task.points):
+            characterization = load_run(files, experiment, source, decision)
+        return Measured(task, characterization)

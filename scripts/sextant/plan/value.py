@@ -8,6 +8,7 @@ judged by a regression without it: what draws have in common by chance is no gai
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,10 @@ _COMPONENTS = 6  # Principal components of the measured latencies of the decisio
 _COMPONENTS_OF_OTHERS = 4  # Principal components of the measured latencies of other LLMs.
 _RIDGE = 1.0  # Pseudo-observations that say a feature has no effect.
 _CONTENDER = 0.01  # A GPU profile that is the cheapest in fewer draws than this is not compared.
+
+
+Needs = Mapping[tuple[str, str], pd.DataFrame]
+"""Replicas by SLO and LLM: a row per draw, a column per GPU profile; infinite: none are enough."""
 
 
 class LLMDecision(NamedTuple):
@@ -157,10 +162,20 @@ class Decisions(NamedTuple):
 
 
 def weigh_decisions(
-    draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO], seed: int
+    draws: Draws,
+    profiles: Mapping[str, GPUProfile],
+    slos: Sequence[SLO],
+    seed: int,
+    sized: Needs = MappingProxyType({}),
 ) -> Decisions:
-    """Return the decisions of each LLM for each SLO. `draws` are joint draws of latencies, of each
-    pair at the users that it may serve; `slos` are at their percentiles; `seed` is of the errors.
+    """Return the decisions of each LLM for each SLO.
+
+    Args:
+        draws: joint draws of latencies, of each pair at the users that it may serve.
+        profiles: by name.
+        slos: at the percentiles of the draws.
+        seed: of the measurements' errors.
+        sized: what request rates need, from the same draws; other loads follow from latencies.
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
     n_draws = max(_NUMBERS // (len(llm_ids) * len(slos) * _OPTIONS), _FEWEST_DRAWS)
@@ -184,7 +199,12 @@ def weigh_decisions(
             loads[key] = sustained(ordered, slo, of_load=True)
         for llm_id, rows in X.groupby("llm_id", sort=False):
             decisions.append(LLMDecision(slo.slo_id, str(llm_id), limits))
-            weighed.append(_weigh(loads[key][llm_id], rows["users"].unique(), profiles, slo))
+            served = loads[key][llm_id]
+            needed = pd.DataFrame(size_replicas(slo.load, served), columns=served.columns)
+            if (slo.slo_id, str(llm_id)) in sized:
+                of_draws = sized[slo.slo_id, str(llm_id)].iloc[: len(samples_ms)]
+                needed = of_draws.reindex(columns=served.columns, fill_value=np.inf)
+            weighed.append(_weigh(needed, rows["users"].unique(), profiles, slo))
 
     ratios = np.stack([options.ratios for options in weighed], axis=1)
     return Decisions(
@@ -208,12 +228,12 @@ class _WeighedOptions(NamedTuple):
 
 
 def _weigh(
-    loads: pd.DataFrame, users: np.ndarray, profiles: Mapping[str, GPUProfile], slo: SLO
+    needs: pd.DataFrame, users: np.ndarray, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> _WeighedOptions:
-    """Return the options of one LLM for an SLO. `loads` are what a replica serves, by draw and GPU
-    profile; `users` are the levels of its latencies."""
-    needed = size_replicas(slo.load, loads.to_numpy())
-    price = np.array([profiles[str(profile_id)].usd_per_hour for profile_id in loads])
+    """Return the options of one LLM for an SLO. `needs` are the replicas that it takes, by draw and
+    GPU profile; `users` are the levels of its latencies."""
+    needed = needs.to_numpy(float)
+    price = np.array([profiles[str(profile_id)].usd_per_hour for profile_id in needs])
     counts = numbers_of_replicas(users, needed, slo)
     ratios = price_ratios(needed, price, counts).reshape(len(needed), -1)
 
@@ -221,8 +241,8 @@ def _weigh(
     kept = np.sort(np.argsort(-promise, kind="stable")[:_OPTIONS])
     options = pd.DataFrame(
         {
-            "gpu_profile_id": np.repeat(loads.columns, len(counts))[kept],
-            "replicas": np.tile(counts, loads.shape[1])[kept],
+            "gpu_profile_id": np.repeat(needs.columns, len(counts))[kept],
+            "replicas": np.tile(counts, needs.shape[1])[kept],
             "usd_per_hour": np.round(price[:, None] * counts, 9).ravel()[kept],
         }
     )

@@ -22,6 +22,7 @@ from sextant.plan.cell_order import Budget, Candidate, MeasurementPlan, Stop, or
 from sextant.plan.document import measurement_document
 from sextant.plan.estimate import ASSUMED, CellPlan
 from sextant.plan.measurements import (
+    Measured,
     candidates_of,
     given_measurements,
     plan_measurements,
@@ -156,7 +157,7 @@ def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> No
     cells = offered(("llama-7b", "1xT4-16GB"), ("llama-7b", "1xA10-24GB"), levels=(1, 8, 64))
     slo = SLO("chat", nttft_ms=20.0, itl_ms=60.0, percentile=50, users=100)
     given = {"lengths": (300.0, 100.0), "served_as": {"engine": "vllm"}}
-    asked = empty_task, [slo], cells, Budget(), 42
+    asked = Measured(empty_task), [slo], cells, Budget(), 42
     made = [plan_measurements(*asked, **given) for _ in range(2)]
     first, again = (measurement_document(plan, cells).data for plan in made)
     assert made[0].rounds and first == again
@@ -165,7 +166,7 @@ def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> No
 def test_an_slo_about_other_requests_is_refused(empty_task: Task) -> None:
     slo = SLO("long", itl_ms=50.0, percentile=50, users=9, input_tokens=9000, output_tokens=9)
     with pytest.raises(InputError, match="long is about requests of other lengths"):
-        plan_measurements(empty_task, [slo], offered(T4), Budget(), 42)
+        plan_measurements(Measured(empty_task), [slo], offered(T4), Budget(), 42)
 
 
 PLACE = {"workload_id": "conversation", "scenario_id": "users-1-8"}
