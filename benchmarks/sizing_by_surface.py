@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sextant.answer.rate_sizer import RateSizer, target_of
 from sextant.ask.case import read_case
+from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.replica_sizing import enough_replicas
 from sextant.facts.slo import SLO
-from sextant.recommend.rate_sizer import RateSizer, target_of
 from sextant.simulate.simulation import on_threads
 from sextant.workload.lengths import Length, RequestLengths
 
@@ -88,7 +89,7 @@ def compare(question: Question, n_draws: int) -> list[tuple[float, float, float]
     """Print and return both probabilities, and the share of draws that are judged alike."""
     try:
         case = read_case(question)
-        sizer = RateSizer.of(case, 1 - PROBABILITY)
+        sizer = RateSizer.of(case, fit_medians(case), 1 - PROBABILITY)
     except InputError as error:
         print(f"{describe(question)}: {error}")
         return []
