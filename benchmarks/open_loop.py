@@ -215,9 +215,8 @@ def simulated(study: Study, row: int, law: StepLaw) -> dict[str, float]:
 
 def one(law: StepLaw, place: int) -> StepLaw:
     """Return one of the laws."""
-    return StepLaw.of(
-        [np.broadcast_to(getattr(law, n), np.shape(law.floor_ms))[place] for n in TERMS]
-    )
+    terms = [np.broadcast_to(getattr(law, n), np.shape(law.floor_ms))[place] for n in TERMS]
+    return StepLaw.of(np.array(terms))
 
 
 def held_out(study: Study, llm_id: str) -> dict[str, list[StepLaw]]:
