@@ -22,17 +22,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.ask.laws import CaseLaws, ServerLaws, Settings, find_laws
+from sextant.ask.laws import CaseLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
-from sextant.decide.simulated_sizing import SimulatedReplica, simulated_server, size_by_simulation
+from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
+from sextant.decide.replica_sizing import enough_replicas, size_profiles
+from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
 from sextant.simulate.simulation import NAMES, OK, StepLaw, simulate_closed
 from sextant.trace.job import ingest_trace
-from sextant.workload.requests import RequestStream, mean_lengths_of
+from sextant.workload.requests import RequestStream, mean_lengths_of, steady_like
 
 HERE = Path(__file__).parents[1]
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", HERE.parent / "shared" / "datasets"))
@@ -84,23 +86,23 @@ def offer(config: str, demand: RequestStream, slo: SLO, prices: Path, n_draws: i
     return find_laws(question, Settings(), n_draws)
 
 
-def truths(laws: ServerLaws) -> Iterator[tuple[str, StepLaw, int]]:
-    """Yield what may be true: a name, a law, and the place of its scheduler."""
+def truths(laws: ReplicaLaws) -> Iterator[tuple[str, StepLaw]]:
+    """Yield what may be true: a name and a law."""
     for factor in (0.9, 1.1):
-        values = laws.laws[0].array()
+        values = laws.terms[0]
         is_time = np.array([name.endswith("_ms") for name in NAMES])
-        yield f"law x {factor}", StepLaw.of(np.where(is_time, values * factor, values)), 0
-    for place in range(-N_TRUE_DRAWS, 0):
-        yield "a draw", laws.laws[place], place
+        yield f"law x {factor}", StepLaw.of(np.where(is_time, values * factor, values))
+    for draw in range(-N_TRUE_DRAWS, 0):
+        yield "a draw", laws.law(draw)
 
 
-def closed_rate(laws: ServerLaws, demand: RequestStream, slo: SLO) -> float:
+def closed_rate(laws: ReplicaLaws, demand: RequestStream, slo: SLO) -> float:
     """Return the requests a second of the most users whom one replica serves within the limits."""
     n = 20_000
     places = np.random.default_rng(0).integers(demand.n, size=n)
     lengths = demand.input_tokens[places], demand.output_tokens[places]
     requests, best = RequestStream.of(np.arange(n, dtype=float), *lengths), 0.0
-    is_short = sum(lengths) <= laws.schedulers[0].longest
+    is_short = sum(lengths) <= laws.scheduler.longest
     if not is_short.all():
         kept = tuple(each[is_short] for each in lengths)
         requests = RequestStream.of(np.arange(len(kept[0]), dtype=float), *kept)
@@ -110,8 +112,8 @@ def closed_rate(laws: ServerLaws, demand: RequestStream, slo: SLO) -> float:
         found = simulate_closed(
             users,
             requests,
-            laws.schedulers[0],
-            laws.laws[0],
+            laws.scheduler,
+            laws.law(0),
             duration_s=CLOSED_S,
             warmup_s=WARMUP_S,
         )
@@ -137,12 +139,14 @@ def replicas_by_rule(
 ) -> dict[str, int | None]:
     """Return what each rule takes; None where it has no answer."""
     demand = traffic.drawn(0)
-    sizing = size_by_simulation(server, traffic, target, 1 - min(RISKS.values()))
-    needs = np.array(sizing.needs)
+    profile_id = server.profile.gpu_profile_id
+    servers = {profile_id: server}
+    surface = LatencySurface({profile_id: server.laws}, steady_like(traffic, 0))
     found: dict[str, int | None] = {}
     for name, risk in RISKS.items():
-        enough = np.quantile(needs, 1 - risk, method="inverted_cdf") if len(needs) else np.inf
-        found[name] = int(enough) if np.isfinite(enough) else None
+        (sizing,) = size_profiles(servers, traffic, target, 1 - risk, surface).values()
+        needs = sizing.needs
+        found[name] = enough_replicas(needs, 1 - risk) if len(needs) else None
     peak_rps = demand.busiest(minute_s)[1] / minute_s
     rates = (demand.rate_rps, HEADROOM * demand.rate_rps, peak_rps)
     for name, wanted in zip(RULES[len(RISKS) :], rates, strict=True):
@@ -158,8 +162,7 @@ def judged(
     chosen: dict[str, int | None],
 ) -> list[dict]:
     """Return a row a rule: its replicas over those needed, and the windows that they miss."""
-    alone, _ = truth.judge_alone(demand, target)
-    if alone.n_missed:
+    if truth.judge_alone(demand, target).n_missed:
         return []
     start = max(filter(None, chosen.values()), default=1)
     needed = fewest_replicas(
@@ -178,7 +181,7 @@ def judged(
 
 
 def case(
-    laws: ServerLaws,
+    laws: ReplicaLaws,
     offered: CaseLaws,
     profile_id: str,
     demand: RequestStream,
@@ -188,13 +191,12 @@ def case(
 ) -> list[dict]:
     """Return the rows of one LLM, profile and demand."""
     traffic, profile = TraceTraffic(demand, target.window_s), offered.case.gpu_profiles[profile_id]
-    known = slice(0, len(laws.laws) - N_TRUE_DRAWS)
-    server = simulated_server(profile, laws.schedulers[known], laws.laws[known])
+    server = simulated_replica(profile, laws.of_draws(np.arange(len(laws.terms) - N_TRUE_DRAWS)))
     rate_rps = closed_rate(laws, demand, slo)
     chosen = replicas_by_rule(server, traffic, target, rate_rps, minute_s)
     rows = []
-    for seed, (name, law, place) in enumerate(truths(laws), start=1001):
-        truth = simulated_server(profile, [laws.schedulers[place]], [law])
+    for seed, (name, law) in enumerate(truths(laws), start=1001):
+        truth = simulated_replica(profile, ReplicaLaws(laws.scheduler, law.array()[None]))
         rows += judged(name, truth, traffic.drawn(seed), target, chosen)
     return rows
 

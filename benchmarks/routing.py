@@ -44,7 +44,7 @@ def main() -> None:
     lengths = Lengths(Length(PREFIX + QUESTION, PREFIX + QUESTION), Length(OUTPUT, OUTPUT))
     question = Question(MEDIANS, hf_config=LLM, gpu_profile_ids=("2xH100-80GB",), requests=lengths)
     offer = find_laws(question, Settings(), 0, need_prices=False)
-    laws, schedulers = offer.servers["2xH100-80GB"]
+    replica = offer.servers["2xH100-80GB"]
     rng, arrivals, stages = np.random.default_rng(0), [], []
     for place, (rate, n) in enumerate(STAGES.items()):
         gaps = rng.exponential(1 / rate, n)
@@ -61,7 +61,9 @@ def main() -> None:
     measured = table.pivot_table("output_tok_s", "rate_asked_rps", "arm")
     rows = {}
     for arm, router in (("round_robin", "round_robin"), ("prefix_aware", "prefix")):
-        made = simulate(requests, schedulers[0], laws[0], n_replicas=REPLICAS, router=router)
+        made = simulate(
+            requests, replica.scheduler, replica.law(0), n_replicas=REPLICAS, router=router
+        )
         end_s = pd.Series(made.arrival_s + made.e2e_s).groupby(stage).max()
         start_s = pd.Series(arrival_s).groupby(stage).min()
         rows[f"{arm}_simulated"] = pd.Series(STAGES) * OUTPUT / (end_s - start_s)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from sextant.ask.case import Case, read_case
 from sextant.ask.forecast import MEDIANS, fit_medians
-from sextant.ask.laws import Settings, server_laws
+from sextant.ask.laws import Settings, candidate_laws
 from sextant.ask.question import Question
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
@@ -43,9 +43,8 @@ def subject(inputs: float, outputs: float, gpu_profile_id: str, **how: object) -
 
 def likeliest(of: Case, model: Roofline) -> tuple[StepLaw, Scheduler]:
     """Return the likeliest law of a step, and the scheduler."""
-    found, _ = server_laws(of, Settings(), 2, model)
-    (own,) = found.values()
-    return own.laws[0], own.schedulers[0]
+    (replica,) = candidate_laws(of, Settings(), 0, model).servers.values()
+    return replica.law(0), replica.scheduler
 
 
 def speculation() -> pd.DataFrame:

@@ -31,7 +31,7 @@ from sextant.capacity.document import split_line
 from sextant.capacity.question import CapacityQuestion, Terms
 from sextant.capacity.schedule import find_schedule
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
-from sextant.decide.replica_sizing import Sizing, size_profiles, size_replicas
+from sextant.decide.replica_sizing import Sizing, size_profiles
 from sextant.decide.replicas import Bound, SimulatedReplica, simulated_replica
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import ServingResults, Target, judge_windows
@@ -93,7 +93,7 @@ def sized_by(
     server: SimulatedReplica, traffic: Traffic, target: Target, probability: float, least: int = 1
 ) -> Sizing:
     surface = LatencySurface({"1xg": server.laws}, steady_like(traffic, 0))
-    return size_replicas(server, traffic, target, probability, surface, least)
+    return size_profiles({"1xg": server}, traffic, target, probability, surface, least)["1xg"]
 
 
 SERVER = SimulatedReplica(PROFILE, one_by_one_laws(), one_at_a_time())
@@ -232,7 +232,7 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
     asked = demand(arrival_s, 900.0)
     found = sized_by(SERVER, TraceTraffic(asked, 300.0), within(1.0), 0.9)
     assert (found.status, found.replicas, found.usd_per_hour) == ("meets", 3, 6.0)
-    rows = with_neighbours(found, asked, within(1.0))
+    rows = with_neighbours(found, asked, within(1.0), None)
     assert [row.replicas for row in rows] == [2, 3, 4]
     assert [row.windows.n_windows_missed for row in rows] == [2, 0, 0]
     # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
@@ -382,11 +382,13 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
     asked = CapacityQuestion(question, Days(), within(1.0))
     requests = Days().drawn(sizing.draw)
-    neighbours = with_neighbours(sizing, requests, asked.target)
+    judged = server.judge(requests, 3, asked.target, sizing.draw)
+    neighbours = with_neighbours(sizing, requests, asked.target, judged)
     assert [neighbour.windows.n_windows_missed for neighbour in neighbours] == [1, 0, 0]
     assert [neighbour.probability_met for neighbour in neighbours] == [0, 0.5, 0.5]
-    fixed = sizing.server.judge(requests, 3, asked.target, sizing.draw)
-    assert fixed.n_missed == 0
+    assert judged.n_missed == 0
+    again = with_neighbours(sizing, requests, asked.target, None)
+    assert [facts_of(each) for each in again] == [facts_of(each) for each in neighbours]
 
 
 def test_slots_that_were_not_simulated_have_no_replicas_and_no_results(monkeypatch) -> None:

@@ -33,7 +33,7 @@ from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
 LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
-ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 3)
+ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 10)
 LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
 LENGTHS = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", "p50:150,p99:700")
 
@@ -118,7 +118,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
 
 
 def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.api.capacity.SearchOptions", partial(SearchOptions, draws=4))
+    monkeypatch.setattr("sextant.api.capacity.SearchOptions", partial(SearchOptions, draws=10))
     offer = ASKED[:-2]
     page = tmp_path / "page.html"
     how = ("--format", "html", "--out", page)
@@ -140,7 +140,7 @@ def test_a_limit_that_one_request_alone_breaks_is_said_with_by_how_much(trace) -
 
 
 def test_a_profile_that_another_beats_is_named_with_its_price(trace) -> None:
-    offer = (*ASKED, "--ttft-ms", "p95:1000", "--draws", 4)
+    offer = (*ASKED, "--ttft-ms", "p95:1000", "--draws", 10)
     offer = (*offer, "--gpu-profiles", "1xH100-80GB,2xH100-80GB")
     text = sextant("capacity", "--trace", trace, *offer)
     beaten = r"an option above costs no more .*: 2xH100-80GB \("
@@ -246,7 +246,7 @@ BAD = [
     (("--trace", "T", "--risk", 1), "not a risk", "--risk"),
     (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
     (("--trace", "T", "--timeout-s", -1), "not above 0", "--timeout-s"),
-    (("--trace", "T", "--draws", 8, "--risk", 0.01), "8 draws.*risk.*--draws 48 or", "--draws"),
+    (("--trace", "T", "--draws", 8, "--risk", 0.01), "8 draws.*risk.*--draws 100 or", "--draws"),
     (("--trace", "T", "--trace-llm", "gpt"), "0 of its requests succeeded", "arrival_s"),
 ]
 
