@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from sextant.answer.results import write_results
 from sextant.ask.question import Question
-from sextant.ask.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
+from sextant.ask.traffic import (
+    DrawnTraffic,
+    TraceTraffic,
+    demand_of_trace,
+    traffic_at_rate,
+)
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.capacity.answer import CapacityAnswer
@@ -71,7 +76,10 @@ def size_files(
     workload = experiment.workloads[decision["workload_id"]]
     traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
     requests = traffic.drawn(0)
-    target = Target(slo.limits, slo.goodput, slo.allowed_failures, window_s)
+    steady = None
+    if slo.window_s is None and isinstance(traffic, DrawnTraffic):
+        steady = traffic.steady()  # judged as a whole, as on the command line
+    target = Target(slo.limits, slo.goodput, slo.allowed_failures, None if steady else window_s)
     characterization = load_run(inputs, experiment, source, decision)
 
     answers: list[CapacityAnswer] = []
@@ -84,8 +92,9 @@ def size_files(
             requests=mean_lengths_of(requests),
             seed=seed,
         )
+        capacity_question = CapacityQuestion(question, traffic, target, steady=steady)
         try:
-            answers.append(answer_capacity(CapacityQuestion(question, traffic, target), notes))
+            answers.append(answer_capacity(capacity_question, notes))
         except InputError as error:
             no_answer[llm_id] = str(error)
 

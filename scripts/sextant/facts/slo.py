@@ -133,7 +133,8 @@ class SLO(Limits):
     max_failed: Annotated[float, Field(ge=0, le=1)] | None = None
     """largest share of requests that may fail (refused, timed out), 0 to 1; default 0.01"""
     window_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """with a trace or a rate: windows in which the SLO holds, in s; default 300; 0: whole time"""
+    """with a trace or a rate: windows in which the SLO holds, in s; 0: the whole time; default: 300
+    with a trace, the whole time with a rate"""
 
     def __post_init__(self) -> None:
         check_fields(SLO, self.facts(), "")  # a sheet names itself

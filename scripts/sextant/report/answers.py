@@ -17,6 +17,7 @@ from sextant.report.stored import (
     Tables,
     detailed_slos,
     read_tables,
+    simulated_llms,
     slo_reports,
     slos_by_id,
     sources,
@@ -30,6 +31,8 @@ _SCORES = {
     "MAPE ITL": "mape_itl",
 }
 _HEADER = ["predictor", *_SCORES]
+_STEADY = " as a steady load"
+"""Of a request rate that was not simulated: no law of a step is known."""
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
 with the registry of predictors, which would load their training libraries."""
@@ -130,7 +133,7 @@ def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -
 def answer_blocks(tables: Tables, source: str) -> list[Block]:
     """Return what a source's points and predictions recommend: LLMs by SLOs, and the limits."""
     columns: dict[str, dict[str, str]] = {}
-    legend = []
+    legend: dict[str, str] = {}
     for report in slo_reports(tables):
         if report.source != source:
             continue
@@ -143,14 +146,18 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
             cells.setdefault(answer.llm_id, cell if answer.is_measured else f"{cell} predicted")
 
         columns[report.slo.slo_id] = cells
-        legend.append(f"{report.slo.slo_id}: {slo_words(report.slo)}")
+        legend[report.slo.slo_id] = f"{report.slo.slo_id}: {slo_words(report.slo)}"
 
     slos = slos_by_id(tables)
     simulated = [row for row in tables["capacity"] if row["source"] == source]
     for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
         chosen = {row["llm_id"]: priced_cell(Option.of(row)) for row in of_slo if row["is_chosen"]}
-        columns[slo_id] = {row["llm_id"]: "none" for row in of_slo} | chosen
-        legend.append(f"{slo_id}: {slo_words(slos[slo_id])}, simulated")
+        steady = columns.get(slo_id, {})
+        for llm_id in simulated_llms(tables, source, slo_id):
+            steady.pop(llm_id, None)
+        none = {row["llm_id"]: "none" for row in of_slo}
+        columns[slo_id] = none | {llm: f"{cell}{_STEADY}" for llm, cell in steady.items()} | chosen
+        legend[slo_id] = f"{slo_id}: {slo_words(slos[slo_id])}, simulated"
 
     if not columns:
         return []
@@ -162,7 +169,7 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
     which = "each SLO" if len(detailed_slos(tables)) == n_slos else f"the first of {n_slos} SLOs"
     title = f"Cheapest deployment that meets {which} (replicas × GPU profile, USD per hour)"
     answers = Table(["LLM", *columns], lines, range(len(columns) + 1))
-    return [Section(title, [answers, Facts(legend)])]
+    return [Section(title, [answers, Facts([*legend.values()])])]
 
 
 def score_blocks(tables: Tables, source: str) -> list[Block]:

@@ -17,7 +17,13 @@ from sextant.points.frame import TARGETS, limited, replica_load
 from sextant.predict.predictor import MEASURED
 from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report.answers import deployment_cell, miss_words, slo_words
-from sextant.report.stored import SLOReport, StoredRecommendation, Tables, load_curves
+from sextant.report.stored import (
+    SLOReport,
+    StoredRecommendation,
+    Tables,
+    load_curves,
+    simulated_llms,
+)
 
 _MAX_TICKS = 10
 
@@ -165,11 +171,15 @@ def slo_sections(tables: Tables, reports: Sequence[SLOReport]) -> tuple[list[Sec
     decisions = []
     for report in reports:
         curves = load_curves(tables, report.source, report.slo)
+        simulated = simulated_llms(tables, report.source, report.slo.slo_id)
         by_llm: dict[str, list[StoredRecommendation]] = {}
         for answer in report.recommendations:
-            by_llm.setdefault(answer.llm_id, []).append(answer)
+            if answer.llm_id not in simulated:
+                by_llm.setdefault(answer.llm_id, []).append(answer)
 
         blocks: list[Block] = [Note(f"Limits: {slo_words(report.slo)}.")]
+        if simulated:
+            blocks.append(Note(f"Simulated, see Capacity below: {', '.join(sorted(simulated))}."))
         for llm_id, (answer, *others) in by_llm.items():
             is_of_answer = (curves["llm_id"] == llm_id) & (curves["predictor"] == answer.predictor)
             llm_curves = curves[is_of_answer]

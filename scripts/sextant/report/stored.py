@@ -94,6 +94,15 @@ def slos_by_id(tables: Tables) -> dict[str, SLO]:
     return {row["slo_id"]: SLO(**row) for row in (*tables["slo"], *tables["trace_slo"])}
 
 
+def simulated_llms(tables: Tables, source: str, slo_id: str) -> set[str]:
+    """Return the LLMs whose replicas a simulation found for an SLO: that is their answer."""
+    return {
+        row["llm_id"]
+        for row in tables["capacity"]
+        if (row["source"], row["slo_id"]) == (source, slo_id) and row["gpu_profile_id"] is not None
+    }
+
+
 def sources(tables: Tables) -> list[str]:
     """Return the characterizations in the store; `measured` alone if it has none yet."""
     names = {row["source"] for name in ("point", "score") for row in tables[name]}

@@ -125,9 +125,9 @@ def _other_answers(tables: Tables) -> list[Block]:
     parts: list[Block] = []
     if sections:
         note = (
-            "The fewest replicas that meet an SLO in every window of time while requests arrive at "
-            "their own times, simulated step by step. The answer above takes a rate as a steady "
-            "load, which may need fewer."
+            "The fewest replicas that meet an SLO while requests arrive at their own times, "
+            "simulated step by step. These are the answers above, too. There an LLM without a law "
+            "of a step has a steady load, by Little's law, which may need fewer replicas."
         )
         parts.append(Section("Capacity", [Note(note), *sections]))
     if demands := tables["fleet"]:

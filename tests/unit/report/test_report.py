@@ -154,6 +154,25 @@ def answer_of(document: dict, llm_id: str) -> dict:
     return row
 
 
+def test_a_rate_that_is_simulated_has_that_answer_alone_and_another_a_steady_load(tmp_path):
+    rate = {name: value for name, value in SLO.items() if name != "users"} | {"request_rate_rps": 2}
+    key = {"source": "measured", "slo_id": "chat"}
+    chosen = {"llm_id": "good", "gpu_profile_id": "small", "status": "meets", "is_chosen": True}
+    chosen |= {"replicas": 3, "usd_per_hour": 0.3, "probability_met": 0.95}
+    chosen |= {"n_windows": 1, "n_windows_missed_by_failure": 0}
+    unknown = {"llm_id": EVIL, "status": "no_answer", "reason": "no law", "is_chosen": False}
+    capacity = [{**key, **chosen}, {**key, **unknown}]
+    lengths = {"mean_input_tokens": 100.0, "mean_output_tokens": 40.0}
+    points = [row | lengths for row in ROWS["point"]]
+    rows = ROWS | {"slo": [rate], "capacity": capacity, "point": points}
+    database, html, document = written(tmp_path, rows)
+    said = summary_text(database)
+    assert re.search(r"good +3 × small 0\.3\n", said)
+    assert "4 × large 1.2 predicted as a steady load" in said and "2 × small" not in said
+    assert "Simulated, see Capacity below: good." in Page(html).text
+    assert "good" not in {row["llm_id"] for row in document["decisions"]}
+
+
 def test_the_cheapest_deployment_and_what_the_next_best_costs_more(report):
     _, _, document = report
     row = answer_of(document, "good")
