@@ -15,7 +15,14 @@ from sextant.decide.latency_surface import (
     ReplicaLaws,
     latencies_at,
 )
-from sextant.decide.replica_sizing import Days, borne_of, replica_loads, whole_replicas
+from sextant.decide.replica_sizing import (
+    Days,
+    borne_of,
+    is_read,
+    is_refusing,
+    replica_loads,
+    whole_replicas,
+)
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
@@ -132,6 +139,15 @@ class RateSizer:
             server = self.servers[profile_id]
             self.borne[profile_id] = borne_of(server, self.traffic, target, self.surface)
         return self.borne[profile_id].within(target)
+
+    def is_read(self, slo: SLO) -> bool:
+        """Return whether the replicas at any rate follow from what a replica bears (`borne_by`)."""
+        target = target_of(slo)
+        return all(is_read(server, self.traffic, target) for server in self.servers.values())
+
+    def is_refusing(self, slo: SLO, profile_id: str) -> bool:
+        """Return whether a replica refuses more requests than may fail."""
+        return is_refusing(self.servers[profile_id], self.traffic.drawn(0), target_of(slo))
 
     def latencies(self, slo: SLO, profile_id: str, replicas: int) -> DrawnLatencies:
         """Return the latencies of requests that share these replicas, and how many are in flight.

@@ -355,7 +355,8 @@ class LatencySurface:
             one = replica.of_draws(rng.integers(0, len(replica.terms), 1))
             units, limits_ms = unit_limits(asked_of(target))
             alone = SteadyLoad(_NO_RATE_RPS, alpha, self.lengths)
-            borne_rps = load_table(self, one, units, alone).borne_rates(limits_ms)[0]
+            rates = load_table(self, one, units, alone).borne_rates(limits_ms[:, None])
+            borne_rps = float(np.min(rates))
             if borne_rps <= 0:
                 continue
             for is_met, factor in ((True, 1 - _CHECK_STEP), (False, 1 + _CHECK_STEP)):
@@ -508,13 +509,22 @@ class LoadTable(NamedTuple):
     log_rates: np.ndarray  #: Requests a second at the replica, (draws, levels).
     log_ratios: np.ndarray  #: Of what is asked, over limits of 1 ms, (draws, levels, asked).
 
-    def borne_rates(self, limits_ms: np.ndarray) -> np.ndarray:
-        """Return the requests a second within limits, (asked,), by draw, (draws,).
+    def borne_rates(self, limits_ms: Sequence[Sequence[float]] | np.ndarray) -> list[np.ndarray]:
+        """Return the requests a second within each of some limits, each (draws,).
 
-        It is 0 where a request alone breaks a limit, and the highest rate where all are kept.
+        The limits stand by what is asked; the least of the rates of several keeps them all. A rate
+        is 0 where a request alone breaks the limit, and the highest one where none breaks it.
         """
-        ratios = (self.log_ratios - np.log(limits_ms)).max(axis=-1)
-        ratios = np.maximum.accumulate(ratios, axis=1)
+        worst = np.maximum.accumulate(self.log_ratios, axis=1)
+        return [
+            self._rates_within(worst[..., number], limit_ms)
+            for number, of_asked in enumerate(limits_ms)
+            for limit_ms in of_asked
+        ]
+
+    def _rates_within(self, log_ms: np.ndarray, limit_ms: float) -> np.ndarray:
+        """Return the rates at which rising latencies, (draws, levels), reach a limit."""
+        ratios = log_ms - np.log(limit_ms)
         over = np.where(ratios[:, -1] > 0, (ratios > 0).argmax(axis=1), ratios.shape[1] - 1)
         over = np.maximum(over, 1)
         row = np.arange(len(ratios))
@@ -540,7 +550,7 @@ def load_table(
     return LoadTable(np.log(rates_rps), surface.log_ratios(asked, loads))
 
 
-_ANCHOR_STEP = 4.0
+ANCHOR_STEP = 4.0
 """Rates of all requests at which the rates that a replica bears are read, each times this one."""
 RATE_STEPS = 128
 """Steps per octave of the request rate that a replica bears: a page holds it in few bits."""
@@ -556,7 +566,7 @@ class BorneRates:
     """What a replica bears within limits, by draw, whatever the rate of all requests.
 
     It depends on that rate a little, as a replica of many gets more regular gaps. So it is read at
-    a few rates (`_ANCHOR_STEP`), and interpolated between them.
+    a few rates (`ANCHOR_STEP`), and interpolated between them.
     """
 
     surface: LatencySurface
@@ -571,18 +581,29 @@ class BorneRates:
         return replace(self, target=target)
 
     def steps(self, anchor: int) -> np.ndarray:
-        """Return steps of `RATE_STEPS`, (draws,), at the rate `_ANCHOR_STEP` ** anchor.
+        """Return steps of `RATE_STEPS`, (draws,), at the rate `ANCHOR_STEP` ** anchor.
 
         -inf where nothing is borne.
         """
-        units, limits_ms = unit_limits(asked_of(self.target))
+        _, limits_ms = unit_limits(asked_of(self.target))
+        return np.minimum.reduce(self.steps_by_limit(anchor, limits_ms[:, None]))
+
+    def steps_by_limit(
+        self, anchor: int, limits_ms: Sequence[Sequence[float]] | np.ndarray
+    ) -> list[np.ndarray]:
+        """Return the same within each of some limits, by what the target asks, each (draws,)."""
+        rates = self._table(anchor).borne_rates(limits_ms)
+        with np.errstate(divide="ignore"):
+            return [in_steps(borne_rps) for borne_rps in rates]
+
+    def _table(self, anchor: int) -> LoadTable:
+        units, _ = unit_limits(asked_of(self.target))
         key = _shape_of(units), anchor
         if key not in self.tables:
-            load = SteadyLoad(_ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
+            load = SteadyLoad(ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
             surface = self.surface.fit_for(self.target)
             self.tables[key] = load_table(surface, self.replica, units, load)
-        with np.errstate(divide="ignore"):
-            return in_steps(self.tables[key].borne_rates(limits_ms))
+        return self.tables[key]
 
     def alone(self) -> dict[str, np.ndarray]:
         """Return each latency over its limit of a request that is alone, by metric, (draws,)."""
@@ -596,7 +617,7 @@ class BorneRates:
 
     def at(self, rate_rps: float) -> np.ndarray:
         """Return requests a second that a replica bears, of this rate of all requests, (draws,)."""
-        position = np.log(rate_rps) / np.log(_ANCHOR_STEP)
+        position = np.log(rate_rps) / np.log(ANCHOR_STEP)
         low = int(np.floor(position + 1e-9))
         share = max(position - low, 0.0)
         steps = self.steps(low)

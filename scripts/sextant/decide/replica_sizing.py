@@ -217,15 +217,24 @@ def replica_loads(
     """
     demand = days.likeliest
     borne_rps = borne.at(demand.rate_rps)
-    scheduler = server.laws.scheduler
-    is_whole = server.is_whole and np.isinf(scheduler.timeout_s)
-    if not (isinstance(days.traffic, SteadyTraffic) and is_whole and is_smooth(target)):
+    if not is_read(server, days.traffic, target):
         return _tried_loads(server, days, target, risk, borne_rps)
-    is_refused = demand.input_tokens + demand.output_tokens > scheduler.longest
-    if is_refused.mean() > target.max_failed:
+    if is_refusing(server, demand, target):
         return np.full(len(borne_rps), np.inf)
     with np.errstate(divide="ignore"):
         return np.asarray(demand.rate_rps / borne_rps)
+
+
+def is_read(server: SimulatedReplica, traffic: Traffic, target: Target) -> bool:
+    """Return whether a surface tells what some traffic needs; other traffic is simulated."""
+    is_steady = isinstance(traffic, SteadyTraffic) and np.isinf(server.laws.scheduler.timeout_s)
+    return bool(is_steady and server.is_whole and is_smooth(target))
+
+
+def is_refusing(server: SimulatedReplica, demand: RequestStream, target: Target) -> bool:
+    """Return whether a replica refuses more requests, as too long, than a target lets fail."""
+    is_refused = demand.input_tokens + demand.output_tokens > server.laws.scheduler.longest
+    return bool(is_refused.mean() > target.max_failed)
 
 
 def _tried_loads(

@@ -1,7 +1,7 @@
 """What the options of a case are weighed by: draws of latencies, or simulated arrivals."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -201,8 +201,8 @@ class Weighing:
             return None
         prices = {name: profile.usd_per_hour for name, profile in case.gpu_profiles.items()}
         if self.sizer is not None:
-            needed = partial(self.sizer.needed, profile_ids=case.candidates)
-            return what_if_widget(of_arrivals(needed, prices, question.slo), question.risk)
+            basis = of_arrivals(self.sizer, case.candidates, prices, question.slo)
+            return what_if_widget(basis, question.risk)
         calibration = self.forecast.calibration
         measured = calibration.points if calibration else None
         basis = of_draws(self.draws, prices, question.slo, measured)

@@ -6,8 +6,10 @@ async function answerAgain(section) {
   const parts = [...section.querySelectorAll("[data-part]")];
   const part = (name) => parts.find((each) => each.dataset.part === name);
   const data = JSON.parse(section.querySelector("script").textContent);
-  const { users, n_draws: n, is_rate: isRate } = data;
-  const names = Object.keys(data.profiles), N_LIMITS = data.limits.length, N_LOADS = users[0].length;
+  const { users, borne, n_draws: n, is_rate: isRate } = data;
+  const isSimulated = Boolean(borne || data.needed);
+  const names = Object.keys(data.profiles), N_LIMITS = data.limits.length;
+  const N_LOADS = borne ? borne.n_anchors : users[0].length;
   const curves = data.curves ? await unpack() : [];
 
   async function unpack() {
@@ -16,13 +18,15 @@ async function answerAgain(section) {
     const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
     const values = new Uint16Array(bytes.length / 2);
     for (let i = 0; i < values.length; i++) {
-      const before = Math.floor(i / n) % N_LOADS ? values[i - n] : 0;
+      const before = Math.floor(i / n) % N_LOADS ? values[i - n] : values[i - n * N_LOADS] ?? 0;
       values[i] = before + bytes[i] + 256 * bytes[i + values.length];
     }
     return values;
   }
   const place = (curve, profile, load, draw) =>
     ((curve * names.length + profile) * N_LOADS + load) * n + draw;
+  const placeBorne = (profile, limit, anchor, draw) =>
+    ((profile * borne.n_limits + limit) * N_LOADS + anchor) * n + draw;
   const rising = (a, b) => a - b;
   const distinct = (values) => [...new Set(values)].sort(rising);
   const spans = (low, high, count) => Array.from({ length: count }, (_, i) =>
@@ -59,6 +63,38 @@ async function answerAgain(section) {
     });
   }
 
+  // The limits that are asked for, among those of all metrics.
+  function rowsOfLimits(asked) {
+    let first = 0;
+    return data.limits.map(({ offered }, limit) => {
+      const row = first + asked.limits[limit];
+      first += offered.length;
+      return row;
+    });
+  }
+
+  // Replicas that bear a rate, by draw, as BorneRates.at and whole_replicas of Python.
+  function replicasBearing(profile, asked) {
+    const position = Math.log(asked.load) / Math.log(borne.anchor_step);
+    const low = Math.floor(position + 1e-9), share = Math.max(position - low, 0);
+    const rows = rowsOfLimits(asked);
+    const stepsAt = (anchor, draw) => {
+      const least = Math.min(...rows.map((row) =>
+        curves[placeBorne(profile, row, anchor - borne.first_anchor, draw)]));
+      return least ? least + borne.steps_from : -Infinity;
+    };
+    return Array.from({ length: n }, (_, draw) => {
+      let steps = stepsAt(low, draw);
+      if (share > 1e-9) steps = (1 - share) * steps + share * stepsAt(low + 1, draw);
+      const needed = Math.max(Math.ceil(asked.load / 2 ** (steps / borne.rate_steps) - 1e-9), 1);
+      return needed <= borne.most_replicas ? needed : Infinity;
+    });
+  }
+
+  function simulatedReplicas(profile, asked) {
+    return borne ? replicasBearing(profile, asked) : data.needed[profile].map((each) => each ?? Infinity);
+  }
+
   function competing(needed, asked) {
     if (!isRate) return distinct(users.flat().map((each) => Math.ceil(asked.load / each)));
     const counts = distinct(needed.flat().filter(Number.isFinite));
@@ -74,10 +110,8 @@ async function answerAgain(section) {
 
   function weigh(asked) {
     const all = asked.profiles.map(({ name, price }) => {
-      if (data.needed) {
-        const needed = data.needed[data.load.offered.indexOf(asked.load)][names.indexOf(name)];
-        return { name, price, needed: needed.map((each) => each ?? Infinity), usersHi: null };
-      }
+      if (isSimulated)
+        return { name, price, needed: simulatedReplicas(names.indexOf(name), asked), usersHi: null };
       const tried = triedLoads(name, asked), profile = names.indexOf(name);
       const met = loadsMet(profile, tried, asked);
       const most = met.map((count) => (count ? users[profile][count - 1] : 0)).sort(rising);
@@ -85,22 +119,21 @@ async function answerAgain(section) {
       return { name, price, profile, tried, needed, usersHi: most[Math.ceil(0.95 * n) - 1] };
     });
     const counts = competing(all.map((each) => each.needed), asked);
-    const nDraws = all.length ? all[0].needed.length : 0;  // rates may have more of them than others
-    const cheapest = Array.from({ length: nDraws }, (_, draw) =>
+    const cheapest = Array.from({ length: n }, (_, draw) =>
       Math.min(...all.map((each) => each.needed[draw] * each.price)));
     return all.flatMap(({ name, price, profile, tried, needed, usersHi }) => counts.map((replicas) => {
       const usd = Math.round(price * replicas * 1e9) / 1e9;
       let met = 0, worth = 0;
-      for (let draw = 0; draw < nDraws; draw++)
+      for (let draw = 0; draw < n; draw++)
         if (needed[draw] <= replicas) {
           met++;
           worth += data.worth - usd / cheapest[draw];
         }
-      const each = data.is_measured || data.needed ? usersHi : usersEach(profile, tried, replicas, asked);
+      const each = data.is_measured || isSimulated ? usersHi : usersEach(profile, tried, replicas, asked);
       return {
         gpu_profile_id: name, replicas, users_per_replica: each,
         usd_per_hour: usd, usersHi,
-        probability_met: data.needed ? (met + 0.5) / (nDraws + 1) : met / nDraws, worth: worth / nDraws,
+        probability_met: met / n, worth: worth / n,
       };
     }));
   }
@@ -119,7 +152,7 @@ async function answerAgain(section) {
   function decide(asked) {
     const options = weigh(asked), isSafe = options.some((row) => row.probability_met >= data.safe);
     // A simulated rate is sized as `sextant capacity` does: safely, where that can be.
-    const risk = asked.risk === null && data.needed && isSafe ? 1 - data.safe : asked.risk;
+    const risk = asked.risk === null && isSimulated && isSafe ? 1 - data.safe : asked.risk;
     const least = risk === null ? data.fair : 1 - risk;
     const keys = risk === null ? [(row) => -row.worth, price, unlikely, devices, name] : [price, unlikely, devices, name];
     const chosen = options.filter((row) => row.probability_met >= least).sort(order(...keys))[0];
@@ -149,8 +182,6 @@ async function answerAgain(section) {
     const all = { 1: "the limit", 2: "both limits" }[N_LIMITS] ?? "all limits";
     if (data.is_measured) return chosen ? plan(chosen) : `no GPU profile meets ${all}`;
     if (chosen) return `${plan(chosen)}; meets ${all} with probability ${chance(chosen.probability_met)}`;
-    if (data.needed && asked.risk !== null && asked.risk < 0.5 / (n + 1))
-      return `a risk of ${asked.risk} takes more draws than the ${n} of this page: ask sextant recommend --risk ${asked.risk}`;
     if (asked.risk === null) return `no option is likely to meet ${all}`;
     return `no GPU profile meets ${all} with probability ${Number((1 - asked.risk).toPrecision(10))} or more`;
   }
@@ -158,7 +189,7 @@ async function answerAgain(section) {
   function ofReplica({ chosen }, asked) {
     if (!chosen) return "";
     const month = `${short(data.hours_per_month * chosen.usd_per_hour)} USD a month of ${data.hours_per_month} hours.`;
-    if (data.needed) return `A replica gets ${short(asked.load / chosen.replicas)} of ${short(asked.load)} requests/s. ${month}`;
+    if (isSimulated) return `A replica gets ${short(asked.load / chosen.replicas)} of ${short(asked.load)} requests/s. ${month}`;
     const row = names.indexOf(chosen.gpu_profile_id);
     const load = users[row].findIndex((each) => each >= chosen.users_per_replica), each = plural(chosen.users_per_replica, "user");
     const latencies = data.limits.map((limit, i) =>
@@ -200,20 +231,22 @@ async function answerAgain(section) {
   }
 
   const input = (name) => form.elements[name];
-  // Rates are simulated at some: the next higher one counts.
-  function offeredLoad() {
-    const load = input("load").valueAsNumber;
-    return data.needed ? data.load.offered.find((each) => each >= load) : load;
-  }
   function asked() {
     const profiles = names.map((name) => ({ name, price: input(`price ${name}`).valueAsNumber }));
     // Measurements are certain: any risk below 1 asks for what they show to hold.
     const risk = data.is_measured ? 0.5 : input("risk").valueAsNumber;
     return {
-      load: offeredLoad(), risk: Number.isNaN(risk) ? null : risk,
+      load: input("load").valueAsNumber, risk: Number.isNaN(risk) ? null : risk,
       limits: data.limits.map((limit) => Number(input(limit.key).value)),
       profiles: profiles.filter(({ name }) => input(`on ${name}`).checked),
     };
+  }
+
+  // A page without steps holds what was simulated, of one rate.
+  function beyond(load) {
+    const { offered } = data.load, [least, most] = [offered[0], offered.at(-1)];
+    const known = least === most ? `${least} requests/s alone` : `${least} to ${most} requests/s`;
+    return `This page knows ${known}. For ${load} ask sextant recommend.`;
   }
 
   function update() {
@@ -223,7 +256,9 @@ async function answerAgain(section) {
       input(limit.key).setAttribute("aria-valuetext", words);
     });
     const wrong = form.querySelector("input:invalid"), question = asked();
-    const fix = question.load === undefined ? `Ask \`sextant recommend\` for more than ${data.load.offered.at(-1)} requests/s.` : wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Choose one GPU profile or more.";
+    const isBeyond = isSimulated && (question.load < data.load.offered[0] || question.load > data.load.offered.at(-1));
+    const fix = wrong ? wrong.dataset.fix : isBeyond ? beyond(question.load)
+      : question.profiles.length ? "" : "Choose one GPU profile or more.";
     section.classList.toggle("stale", Boolean(fix));
     if (fix) return void (part("answer").textContent = fix);
     const found = decide(question);

@@ -3,24 +3,25 @@
 `what_if.js` decides from it as `decide.decision` and `recommend.weighing` do from the draws, and as
 eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only through which
 limits they keep. So the page holds, by draw and load, the first of the limits to choose from that
-is kept: exact, and much smaller than latencies.
+is kept: exact, and much smaller than latencies. Of a request rate it holds what a replica bears
+within each of the limits to choose from, as `BorneRates` does.
 """
 
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from sextant.answer.rate_sizer import RateSizer
 from sextant.base.files import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, REWARD, SAFE
-from sextant.decide.latency_surface import RATE_STEPS, in_steps
-from sextant.decide.sizing import curves
+from sextant.decide.latency_surface import ANCHOR_STEP, RATE_STEPS, in_steps
+from sextant.decide.sizing import MOST_REPLICAS, curves
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import BROKEN_MS
@@ -33,9 +34,27 @@ _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0
 """Limits go from the asked one / 4 to the asked one × 4; loads go further."""
 _WIDEST_LOAD = 20.0
+_COMPRESSION = 6
+_N_LIMITS = 17
+"""Limits of a request rate to choose from, each times the same factor."""
 _DIGITS = 4
 _TOLD_APART = 5
 """Hundredths of probability by which options have to differ to be drawn."""
+
+
+class RateBasis(NamedTuple):
+    """What replicas bear of a request rate, by GPU profile."""
+
+    first_anchor: int
+    """Of the rates of all requests at which it was read: powers of `ANCHOR_STEP`."""
+    steps: np.ndarray | None
+    """Steps that a replica bears within each limit to choose from, metric by metric, (profiles,
+    limits, rates, draws); -inf: nothing is borne. None: replicas were simulated, at the asked rate
+    alone."""
+    needs: np.ndarray
+    """Fewest replicas at the asked rate, (profiles, draws), without steps."""
+    limits_ms: Mapping[str, list[float]]
+    """To choose from, by metric."""
 
 
 class WhatIfBasis(NamedTuple):
@@ -53,24 +72,24 @@ class WhatIfBasis(NamedTuple):
     """Measured latencies of a predicted LLM. Where one breaks a limit, its load
     and larger loads are not served."""
     is_measured: bool = False  # Whether the one draw is what was measured, as eq. 1-3 decide.
-    needed: Mapping[float, np.ndarray] | None = None
-    """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
-    each draw, infinite where none are enough, shape (profiles, draws)."""
+    rate: RateBasis | None = None
+    """Of a simulated rate, in place of latencies."""
 
     def offered_loads(self) -> list[float] | list[int]:
         """Return the loads to choose from."""
-        rates = self.needed
-        loads = [*rates] if rates is not None else _two_digits(self.slo.load, _WIDEST_LOAD)
+        if self.rate is not None and self.rate.steps is None:
+            return [self.slo.load]
+        loads = _two_digits(self.slo.load, _WIDEST_LOAD)
         if self.slo.users is None:
             return loads
         return sorted({round(load) for load in loads if load >= 1})
 
-    def offered_limits(self) -> dict[str, list[float]]:
-        """Return the limits to choose from, by metric; limits of simulated rates stay as asked."""
-        limits_ms = {metric: limit.limit_ms for metric, limit in self.slo.limits.items()}
-        if self.needed is not None:
-            return {metric: [limit_ms] for metric, limit_ms in limits_ms.items()}
-        return {metric: _two_digits(limit_ms, _WIDEST) for metric, limit_ms in limits_ms.items()}
+    def offered_limits(self) -> Mapping[str, list[float]]:
+        """Return the limits to choose from, by metric."""
+        if self.rate is not None:
+            return self.rate.limits_ms
+        limits = self.slo.limits.items()
+        return {metric: _two_digits(limit.limit_ms, _WIDEST) for metric, limit in limits}
 
 
 def of_draws(
@@ -103,16 +122,42 @@ def of_draws(
 
 
 def of_arrivals(
-    needed: Callable[[SLO], pd.DataFrame], prices: Mapping[str, float], slo: SLO
+    sizer: RateSizer, profile_ids: Sequence[str], prices: Mapping[str, float], slo: SLO
 ) -> WhatIfBasis:
-    """Return what the answer to a request rate rests on: simulations at rates around the asked one.
-    `needed` returns the replicas that each profile needs for an SLO, by draw."""
-    rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
-    frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
-    needed_replicas = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
-    names = {name: prices[name] for name in frames[slo.load]}
+    """Return what the answer to a request rate rests on: what a replica bears, at any rate.
+
+    Where requests have to be simulated, it is the replicas at the asked rate.
+    """
     none = np.empty(0)
-    return WhatIfBasis(slo, names, none, {}, none, none, needed=needed_replicas)
+    by_profile = {name: prices[name] for name in profile_ids}
+    if sizer.is_read(slo):
+        rate = _read_rate(sizer, profile_ids, slo)
+    else:
+        limits_ms = {metric: [limit.limit_ms] for metric, limit in slo.limits.items()}
+        needs = sizer.needed(slo, profile_ids).to_numpy(float).T
+        rate = RateBasis(0, None, needs, limits_ms)
+    return WhatIfBasis(slo, by_profile, none, {}, none, none, rate=rate)
+
+
+def _read_rate(sizer: RateSizer, profile_ids: Sequence[str], slo: SLO) -> RateBasis:
+    """Return what replicas bear at rates and within limits around the asked ones."""
+    ends = np.log([slo.load / _WIDEST_LOAD, slo.load * _WIDEST_LOAD]) / np.log(ANCHOR_STEP)
+    anchors = range(int(np.floor(ends[0])), int(np.ceil(ends[1])) + 1)
+    limits_ms = {metric: _spread_limits(limit.limit_ms) for metric, limit in slo.limits.items()}
+    offered_ms = [*limits_ms.values()]
+    by_profile = []
+    for name in profile_ids:
+        borne = sizer.borne_by(slo, name)
+        by_rate = [np.stack(borne.steps_by_limit(anchor, offered_ms)) for anchor in anchors]
+        steps = np.stack(by_rate, axis=1)[..., 1:]
+        by_profile.append(np.full_like(steps, -np.inf) if sizer.is_refusing(slo, name) else steps)
+    return RateBasis(anchors[0], np.stack(by_profile), np.empty(0), limits_ms)
+
+
+def _spread_limits(limit_ms: float) -> list[float]:
+    """Return limits of two digits around the asked one, and the asked one."""
+    factors = np.geomspace(1 / _WIDEST, _WIDEST, _N_LIMITS)
+    return sorted({*(float(f"{limit_ms * factor:.2g}") for factor in factors), limit_ms})
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> WhatIfBasis | None:
@@ -164,6 +209,7 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
             for metric, limit in slo.limits.items()
         ],
         "profiles": basis.prices,
+        "borne": None,
         "needed": None,
         "hours_per_month": HOURS_PER_MONTH,
         "most_counts": MOST_COUNTS,
@@ -177,13 +223,47 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
         "n_draws": len(basis.carried),
         "curves": "",
     }
-    if basis.needed is not None:  # by rate, profile and draw; null: no number is enough
-        needed = [
-            [[int(n) if np.isfinite(n) else None for n in counts] for counts in by_profile]
-            for by_profile in basis.needed.values()
-        ]
-        return facts | {"needed": needed, "users": [[0]], "n_draws": len(needed[0][0])}
+    if basis.rate is not None:
+        return facts | _rate_facts(basis.rate)
     return facts | _curves(basis, offered_ms)._asdict()
+
+
+def _rate_facts(rate: RateBasis) -> dict[str, Any]:
+    """Return what the page decides a request rate from."""
+    if rate.steps is None:  # by profile and draw; null: no number is enough
+        needed = [[int(n) if np.isfinite(n) else None for n in counts] for counts in rate.needs]
+        return {"needed": needed, "users": [[0]], "n_draws": len(needed[0])}
+    is_borne = np.isfinite(rate.steps)
+    lowest = int(np.min(rate.steps, initial=0, where=is_borne))
+    codes = np.where(is_borne, rate.steps - lowest + 1, 0).astype(int)  # 0: nothing is borne
+    n_profiles, n_limits, n_anchors, n_draws = codes.shape
+    # Draws in a common order, similar ones side by side, take fewer bytes.
+    codes = codes[..., np.argsort(codes.mean(axis=(0, 1, 2)), kind="stable")]
+    borne = {
+        "first_anchor": rate.first_anchor,
+        "anchor_step": ANCHOR_STEP,
+        "n_anchors": n_anchors,
+        "n_limits": n_limits,
+        "steps_from": lowest - 1,
+        "rate_steps": RATE_STEPS,
+        "most_replicas": MOST_REPLICAS,
+    }
+    packed = _packed(codes.reshape(n_profiles * n_limits, n_anchors, n_draws))
+    return {"borne": borne, "users": [[0]], "n_draws": n_draws, "curves": packed}
+
+
+def _packed(values: np.ndarray) -> str:
+    """Return whole numbers of (rows, columns, draws) as text.
+
+    Kept are differences to the column before, and of first columns to the row before, modulo
+    2**16: all low bytes, then all high ones, compressed.
+    """
+    differences = values.astype(np.uint16)
+    differences[:, 1:] -= differences[:, :-1].copy()
+    differences[1:, 0] = np.diff(differences[:, 0], axis=0)
+    planes = (differences & 255).astype("u1"), (differences >> 8).astype("u1")
+    data = b"".join(plane.tobytes() for plane in planes)
+    return base64.b64encode(gzip.compress(data, _COMPRESSION, mtime=0)).decode()
 
 
 class _LoadCurves(NamedTuple):
@@ -203,8 +283,7 @@ class _LoadCurves(NamedTuple):
 def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _LoadCurves:
     """Return latencies by draw, profile and load, packed, and their medians.
 
-    The packed curves are small whole numbers that rise over the loads. Kept are their rises, as
-    (curves, profiles, loads, draws): all low bytes, then all high ones.
+    The packed curves are small whole numbers that rise over the loads.
     """
     latencies_ms = basis.limited_ms
     carried = None
@@ -221,8 +300,8 @@ def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _LoadC
             steps = in_steps(np.maximum.accumulate(basis.carried, axis=2)).astype(int)
             steps_from = int(steps.min())
             rising.append(steps - steps_from)
-    rises = np.diff(np.stack(rising).transpose(0, 2, 3, 1), axis=2, prepend=0).astype("<u2")
-    planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
+    by_profile = np.stack(rising).transpose(0, 2, 3, 1)
+    packed = _packed(by_profile.reshape(-1, *by_profile.shape[2:]))
 
     medians_ms = {
         metric: [
@@ -231,7 +310,6 @@ def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _LoadC
         ]
         for metric, values in latencies_ms.items()
     }
-    packed = base64.b64encode(gzip.compress(planes, mtime=0)).decode()
     return _LoadCurves(medians_ms, carried, steps_from, RATE_STEPS, packed)
 
 

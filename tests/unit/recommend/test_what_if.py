@@ -54,6 +54,11 @@ RATE = Start(
     ["1xH100-80GB", "1xH200-141GB", "1xB200-180GB", "2xB300-288GB"],
     {"ttft": "p95:"},
 )
+GAPS = RATE._replace(
+    asked=Asked(4, {"ttft": 1000, "itl": 80}),
+    profiles=["1xH100-80GB", "1xB200-180GB"],
+    percentiles={"itl": "p99:"},
+)
 MEASURED = USERS._replace(words=["--llm", "llama-7b"])
 MEASURED_RATE = MEASURED._replace(
     load="request-rate", asked=Asked(40, {"nttft": 100, "itl": 50, "e2e": 1500})
@@ -69,11 +74,18 @@ SETTINGS = {
         Asked(200, {"nttft": 100, "itl": 13}, 0.001),
     ],
     "rate": [
-        # Simulated at these rates alone, within the limits that were asked for.
         RATE.asked,
-        Asked(160, RATE.asked.limits, 0.05),
-        Asked(28.3, RATE.asked.limits, 0.3, {"1xB200-180GB": 1.1}),
-        Asked(56.6, RATE.asked.limits, None, {"1xH200-141GB": 1.2}),
+        Asked(8.8, RATE.asked.limits),
+        Asked(11.3, RATE.asked.limits, 0.05),
+        Asked(3.7, RATE.asked.limits, 0.3, {"1xB200-180GB": 1.1}),
+        Asked(640, RATE.asked.limits, 0.02, {"1xH200-141GB": 1.2}),
+        Asked(97.25, {"ttft": 350, "tpot": 17, "e2e": 12000}),
+        Asked(40, {"ttft": 2000, "tpot": 80, "e2e": 4200}, 0.1, {}, ("1xH100-80GB",)),
+    ],
+    # The slowest gaps between tokens are simulated, at the asked rate alone.
+    "gaps": [
+        GAPS.asked,
+        Asked(4, GAPS.asked.limits, 0.3, {"1xB200-180GB": 1.1}, ("1xH100-80GB",)),
     ],
     # 64 users were measured to break it: no load from there on is met, though 96 were too.
     "probe": [Asked(190, {"nttft": 100, "itl": 50}, 0.1)],
@@ -87,7 +99,7 @@ SETTINGS = {
         Asked(7.7, {"nttft": 100, "itl": 33, "e2e": 670}, None, {}, ("1xA100-40GB",)),
     ],
 }
-STARTS = dict(zip(SETTINGS, (USERS, RATE, USERS, MEASURED, MEASURED_RATE), strict=True))
+STARTS = dict(zip(SETTINGS, (USERS, RATE, GAPS, USERS, MEASURED, MEASURED_RATE), strict=True))
 
 
 def command(start: Start, asked: Asked, folder: Path) -> list[str]:
@@ -268,6 +280,20 @@ def test_keys_and_screen_readers_reach_all(tab, page) -> None:
     assert prices == sorted(prices) and prices[0] < prices[-1]
     tab.press("Tab")
     assert tab.run(f"{focused}.name") == "risk"
+
+
+@needs_chromium
+def test_a_rate_that_the_page_does_not_know_is_said(tab, page) -> None:
+    open_page(tab, page("rate"))
+    found = entered(tab, RATE.asked._replace(load=801))
+    assert found["words"] == ("This page knows 2 to 800 requests/s. For 801 ask sextant recommend.")
+    open_page(tab, page("gaps"))
+    found = entered(tab, GAPS.asked._replace(load=5))
+    assert found["words"] == "This page knows 4 requests/s alone. For 5 ask sextant recommend."
+
+
+def test_a_page_stays_small(page) -> None:
+    assert page("rate").stat().st_size < 1e6
 
 
 @needs_chromium
