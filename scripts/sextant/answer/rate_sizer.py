@@ -8,12 +8,11 @@ import pandas as pd
 from sextant.ask.case import Case
 from sextant.ask.laws import Settings, candidate_laws, chosen_laws
 from sextant.base.errors import InputError
+from sextant.decide.drawn_latencies import DrawnLatencies, latencies_at
 from sextant.decide.latency_surface import (
     BorneRates,
-    DrawnLatencies,
     LatencySurface,
     ReplicaLaws,
-    latencies_at,
 )
 from sextant.decide.replica_sizing import (
     Days,

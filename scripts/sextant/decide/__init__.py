@@ -2,8 +2,9 @@
 
 In go an SLO and latencies, measured or predicted, or joint draws of them, or simulated replicas;
 out come options and the cheapest or worthiest one for each LLM. Read `sizing` (eq. 1-3 of
-LLM-Pilot), `decision` (the same under uncertainty) and `headroom` (the room to the limits). By
-simulation: `windows` (results by window against a target), `simulated_sizing` (the replicas of one
-GPU profile) and `profile_sizing` (the replicas of several). `fleet` has the terms of a cluster that
-several demands share, `fleet_program` its mixed-integer program.
+LLM-Pilot), `decision` (the same under uncertainty) and `headroom` (the room to the limits). Of
+requests that arrive: `windows` (results by window against a target), `latency_surface` (what a
+replica bears of a steady rate, by draw) and `replica_sizing` (the replicas that GPU profiles need).
+`fleet` has the terms of a cluster that several demands share, `fleet_program` its mixed-integer
+program.
 """

@@ -17,8 +17,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from sextant.base.kept import keep_arrays, kept_path, read_arrays
+from sextant.decide.asked_limits import Asked, asked_of, shape_of, unit_limits, worst_of
 from sextant.decide.kriging import Kriging, fit_kriging
-from sextant.decide.windows import ServingResults, Target, histogram_quantile, per_request_ms
+from sextant.decide.windows import ServingResults, Target
 from sextant.facts.slo import Limit
 from sextant.law.means import (
     BatchLimits,
@@ -37,7 +38,7 @@ N_POINTS = 96
 """Simulations of a design."""
 _TRIED = 8
 """Times as many laws and loads are compared when they are chosen."""
-_LEAST_DECODING = 0.03
+LEAST_DECODING = 0.03
 """Sequences that decode where a request is practically alone."""
 _MOST_FILLED = 0.98
 """Share of the sequences that can decode at once at the highest load."""
@@ -49,7 +50,6 @@ _LEAST_CV2 = 1 / 64
 _CROWDED = 0.6
 """Exponent of the levels of a design: more of them are high than low."""
 _N_INPUTS = 8
-_MEDIAN = 50
 _N_IDENTIFIED = 2
 """Draws of requests that tell one kind of requests from another."""
 _N_CHECKED = 10
@@ -88,8 +88,8 @@ class ReplicaLaws:
 
     def levels(self, lengths: np.ndarray) -> np.ndarray:
         """Return numbers of sequences that decode, from a request that is practically alone on."""
-        most = max(_MOST_FILLED * self.most_decoding(lengths), 2 * _LEAST_DECODING)
-        few = np.geomspace(_LEAST_DECODING, min(1.0, most / 2), _N_LOW_LEVELS, endpoint=False)
+        most = max(_MOST_FILLED * self.most_decoding(lengths), 2 * LEAST_DECODING)
+        few = np.geomspace(LEAST_DECODING, min(1.0, most / 2), _N_LOW_LEVELS, endpoint=False)
         return np.concatenate([few, np.geomspace(min(1.0, most / 2), most, _N_LEVELS)])
 
 
@@ -141,7 +141,7 @@ class Loads:
         parts = step_parts(law, limits, load, means.batch)
         n_chunks = np.maximum(parts.n_steps, 1.0)
         prompts_in_step = 1e-3 * means.request_rate_rps * n_chunks * means.itl_ms
-        alone = open_loop_at(law, limits, load, np.array([[_LEAST_DECODING]]))
+        alone = open_loop_at(law, limits, load, np.array([[LEAST_DECODING]]))
         most = limits.most_decoding(load)
         columns = (
             np.log(decoding),
@@ -227,42 +227,6 @@ class DesignPoint:
         )
 
 
-Asked = tuple[Mapping[str, Limit], float]
-"""Limits, and the percentile of a request's largest latency over its limit that has to keep."""
-
-
-def asked_of(target: Target) -> list[Asked]:
-    """Return what a target asks of latencies: each limit, and with a goodput all at once."""
-    asked: list[Asked] = [
-        ({name: limit}, limit.percentile) for name, limit in target.limits.items()
-    ]
-    if target.goodput is not None:
-        asked.append((target.limits, 100 * target.goodput))
-    return asked
-
-
-def is_smooth(target: Target) -> bool:
-    """Return whether a surface can tell the latencies of a target.
-
-    Percentiles of the gaps between tokens above the median jump where steps with a prompt become so
-    frequent.
-    """
-    return "itl" not in target.limits or target.limits["itl"].percentile <= _MEDIAN
-
-
-def unit_limits(asked: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
-    """Return what is asked with a largest limit of 1 ms each, and the largest limits, (asked,)."""
-    units: list[Asked] = []
-    largest_ms = [max(limit.limit_ms for limit in limits.values()) for limits, _ in asked]
-    for (limits, percentile), most_ms in zip(asked, largest_ms, strict=True):
-        scaled = {
-            name: limit._replace(limit_ms=limit.limit_ms / most_ms)
-            for name, limit in limits.items()
-        }
-        units.append((scaled, percentile))
-    return units, np.array(largest_ms)
-
-
 @dataclass(frozen=True, eq=False)
 class LatencySurface:
     """Latencies at percentiles, over the means of the closed form, at any load by any law."""
@@ -317,7 +281,7 @@ class LatencySurface:
 
     def surface_of(self, asked: Sequence[Asked]) -> Kriging:
         """Return the surface of what is asked: the logarithm of each ratio over that of means."""
-        key = _shape_of(asked)
+        key = shape_of(asked)
         if key not in self.surfaces:
             values = np.array([self._values(limits, percentile) for limits, percentile in asked]).T
             is_known = np.isfinite(values).all(axis=1)  # elsewhere all requests are refused
@@ -331,7 +295,7 @@ class LatencySurface:
         Draws that are not points of the surface are simulated a little below the rate that it
         tells, where the target has to be met, and a little above, where it has to be missed.
         """
-        key = _shape_of(asked_of(target))
+        key = shape_of(asked_of(target))
         if key not in self.verdicts:
             path = kept_path("check", *self._identity, repr(target))
             kept = read_arrays(path)
@@ -372,7 +336,7 @@ class LatencySurface:
     def _is_right(self, target: Target, number: int, check: tuple[DesignPoint, bool]) -> bool:
         point, is_met = check
         result = point.simulated(self.traffic, self.prefix_hit_rate, _FIRST_CHECK + number)
-        worst = max(_worst(result, limits, percentile) for limits, percentile in asked_of(target))
+        worst = max(worst_of(result, limits, percentile) for limits, percentile in asked_of(target))
         return (worst <= 1) == is_met
 
     def _values(self, limits: Mapping[str, Limit], percentile: float) -> np.ndarray:
@@ -385,7 +349,7 @@ class LatencySurface:
         if kept is not None and len(kept["simulated"]) == len(self.points):
             simulated = kept["simulated"]
         else:
-            simulated = np.array([_worst(result, limits, percentile) for result in self.results])
+            simulated = np.array([worst_of(result, limits, percentile) for result in self.results])
             keep_arrays(path, {"simulated": simulated})
         means = [point.load.worst_ratio(limits, percentile)[0, 0] for point in self.points]
         return np.log(simulated / np.array(means))
@@ -402,31 +366,6 @@ class LatencySurface:
         lengths = [np.stack([one.input_tokens, one.output_tokens]) for one in requests]
         code = f"{DIGEST} {self.prefix_hit_rate} {self.traffic.seed}"
         return [code, schedulers, np.stack(numbers), np.stack(lengths)]
-
-
-def _shape_of(asked: Sequence[Asked]) -> object:
-    """Return what a surface depends on: not the limits themselves, but their ratios."""
-    units, _ = unit_limits(asked)
-    return tuple((tuple(limits.items()), percentile) for limits, percentile in units)
-
-
-def _worst(result: ServingResults, limits: Mapping[str, Limit], percentile: float) -> float:
-    """Return a percentile of requests' largest latency over its limit; of ITL alone, of gaps.
-
-    NaN: all requests are refused.
-    """
-    if [*limits] == ["itl"]:
-        counts = result.itl_counts.sum(axis=0, keepdims=True)
-        (quantile_ms,) = histogram_quantile(result.itl_edges_ms, counts, percentile / 100)
-        return float(quantile_ms / limits["itl"].limit_ms)
-    names = {"tpot" if name == "itl" else name: limit for name, limit in limits.items()}
-    by_name = per_request_ms(result, names)
-    ratios = [values / names[name].limit_ms for name, values in by_name.items()]
-    worst = np.fmax.reduce(ratios)[result.is_ok]
-    worst = worst[~np.isnan(worst)]  # a request of one token has no TPOT
-    if not len(worst):
-        return np.nan
-    return float(np.quantile(worst, percentile / 100, method="inverted_cdf"))
 
 
 def choose_design(
@@ -598,7 +537,7 @@ class BorneRates:
 
     def _table(self, anchor: int) -> LoadTable:
         units, _ = unit_limits(asked_of(self.target))
-        key = _shape_of(units), anchor
+        key = shape_of(units), anchor
         if key not in self.tables:
             load = SteadyLoad(ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
             surface = self.surface.fit_for(self.target)
@@ -608,7 +547,7 @@ class BorneRates:
     def alone(self) -> dict[str, np.ndarray]:
         """Return each latency over its limit of a request that is alone, by metric, (draws,)."""
         units, limits_ms = unit_limits(asked_of(self.target))
-        shape = _shape_of(units)
+        shape = shape_of(units)
         if all(asked != shape for asked, _ in self.tables):
             self.steps(0)
         table = next(table for (asked, _), table in self.tables.items() if asked == shape)
@@ -625,38 +564,3 @@ class BorneRates:
             with np.errstate(invalid="ignore"):
                 steps = (1 - share) * steps + share * self.steps(low + 1)
         return np.nan_to_num(np.exp2(steps / RATE_STEPS))
-
-
-class DrawnLatencies(NamedTuple):
-    """What requests at a steady rate get from a replica, by draw."""
-
-    limited_ms: dict[str, np.ndarray]
-    """Each limit's latency at its percentile, by metric, (draws,); infinite above saturation."""
-    in_flight: np.ndarray
-    """Mean number of requests at the replica, (draws,); infinite above saturation."""
-
-
-def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLatencies:
-    """Return the latencies of requests at this rate of all, shared by replicas in turn."""
-    replica = borne.replica
-    lengths = borne.surface.lengths
-    load = SteadyLoad(rate_rps, borne.alpha, lengths)
-    replica_rps = np.array([[rate_rps / replicas]])
-    cv2 = load.cv2(replica_rps)
-    law = StepLaw(*replica.terms.T[:, :, None])
-    requests = MeanLoad(lengths[0], lengths[1], gap_cv2=cv2)
-    limits = BatchLimits.of(replica.scheduler)
-    decoding = open_loop(law, limits, requests, replica_rps).decoding
-
-    is_stable = np.isfinite(decoding[:, 0])
-    stable = replica.of_draws(is_stable)
-    loads = Loads.of(stable, np.maximum(decoding[is_stable], _LEAST_DECODING), lengths, cv2)
-    surface = borne.surface.fit_for(borne.target)
-    ratios = np.exp(surface.log_ratios(asked_of(borne.target), loads)[:, 0])
-    limited_ms = {}
-    for number, (name, limit) in enumerate(borne.target.limits.items()):
-        limited_ms[name] = np.full(len(replica.terms), np.inf)
-        limited_ms[name][is_stable] = ratios[:, number] * limit.limit_ms
-    in_flight = np.full(len(replica.terms), np.inf)
-    in_flight[is_stable] = rate_rps / replicas * loads.means.e2e_ms[:, 0] / 1e3
-    return DrawnLatencies(limited_ms, in_flight)

@@ -12,7 +12,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from sextant.decide.latency_surface import BorneRates, LatencySurface, is_smooth
+from sextant.decide.asked_limits import is_smooth
+from sextant.decide.latency_surface import BorneRates, LatencySurface
 from sextant.decide.replicas import SimulatedReplica
 from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas
 from sextant.decide.windows import Judged, Target

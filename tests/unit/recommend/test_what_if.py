@@ -85,7 +85,7 @@ SETTINGS = {
     # The slowest gaps between tokens are simulated, at the asked rate alone.
     "gaps": [
         GAPS.asked,
-        Asked(4, GAPS.asked.limits, 0.3, {"1xB200-180GB": 1.1}, ("1xH100-80GB",)),
+        Asked(4, GAPS.asked.limits, None, {"1xB200-180GB": 1.1}, ("1xH100-80GB",)),
     ],
     # 64 users were measured to break it: no load from there on is met, though 96 were too.
     "probe": [Asked(190, {"nttft": 100, "itl": 50}, 0.1)],
