@@ -17,7 +17,6 @@ from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.points import frame
-from sextant.predict.predictor import INTERVAL
 from sextant.recommend.recommendation import (
     NO_ENERGY,
     EnergyAnswer,
@@ -90,11 +89,7 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
     needs = sizer.needed(slo, [profile_id])[profile_id].to_numpy()
     most_rps = sizer.most_rps(slo, profile_id)
 
-    intervals = {}
-    for metric in slo.limits:
-        values = latencies.limited_ms[metric]
-        low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
-        intervals[metric] = Interval(median, low, high)
+    intervals = {metric: Interval.of(latencies.limited_ms[metric]) for metric in slo.limits}
     ratios = {
         metric: interval.median / slo.limits[metric].limit_ms
         for metric, interval in intervals.items()

@@ -168,7 +168,7 @@ def _load_lines(answer: PredictedRecommendation) -> list[str]:
 
     intervals = [
         f"{METRICS[metric]} {number(replica.latencies_ms[metric].median)} ms (90% interval "
-        f"{number(replica.latencies_ms[metric].lo)} to {number(replica.latencies_ms[metric].hi)}, "
+        f"{replica.latencies_ms[metric].end_words()}, "
         f"limit {limit.limit_ms:g})"
         for metric, limit in slo.limits.items()
     ]

@@ -1,8 +1,11 @@
 """The answer of `sextant recommend`: types, and their JSON."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from sextant.answer.answer import Answer
 from sextant.answer.certainty import Certainty
@@ -15,14 +18,27 @@ from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
+from sextant.pages.words import number
+from sextant.predict.predictor import INTERVAL
 
 
 class Interval(NamedTuple):
-    """A median and the ends of its 90% interval."""
+    """A median and the ends of its 90% interval; infinite where the queue grows without end."""
 
     median: float
     lo: float
     hi: float
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Self:
+        """Return the interval of draws, some of which may be infinite."""
+        shares = [0.5, *INTERVAL]
+        return cls(*np.quantile(values, shares, method="inverted_cdf").tolist())
+
+    def end_words(self) -> str:
+        """Return the interval's ends as text."""
+        low = number(self.lo)
+        return f"{low} to {number(self.hi)}" if math.isfinite(self.hi) else f"{low} or more"
 
 
 class UsersServed(NamedTuple):

@@ -38,6 +38,7 @@ from sextant.recommend.options import (
     offered_options,
 )
 from sextant.recommend.recommend import recommend_llm
+from sextant.recommend.recommendation import Interval
 from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
@@ -489,3 +490,11 @@ def test_the_terms_of_a_latency_add_up_to_it() -> None:
     for words in ("reading the weights", "queueing", "(measured: 59 ms)"):
         assert words in told["text"]
     json.dumps(told, allow_nan=False)
+
+
+def test_an_interval_of_draws_whose_queue_grows_without_end_has_no_upper_end() -> None:
+    finite = Interval.of(np.arange(1.0, 101.0))
+    assert (finite, finite.end_words()) == (Interval(50.0, 5.0, 95.0), "5 to 95")
+    growing = Interval.of(np.where(np.arange(1.0, 101.0) > 90, np.inf, np.arange(1.0, 101.0)))
+    assert growing == Interval(50.0, 5.0, np.inf)
+    assert growing.end_words() == "5 or more"
