@@ -9,7 +9,7 @@ import typer
 from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
-from sextant.api.shown import ShownAnswer
+from sextant.api.shown import ShownAnswer, shown_budget
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
 
@@ -62,6 +62,9 @@ class SearchOptions:
     """Share of windows that a tuned policy has to meet; 0.99 by default."""
     draws: Annotated[int, typer.Option(min=0)] = 1000
     """Draws of the law; 0: the likeliest alone."""
+    usd_per_month: float | None = None
+    """A budget for a month of 730 hours: the answer is how much of this traffic it serves, as a
+    factor."""
 
     def needed_attainment(self) -> float | None:
         """Return the share of windows that a tuned policy has to meet; None if none is tuned."""
@@ -112,7 +115,21 @@ def capacity(
     ['1xH100-80GB']
     """
     question = capacity_question(traffic, promise, case, candidates, server, search)
-    return answer_traffic(question, search.tune_policy)
+    if search.usd_per_month is None:
+        return answer_traffic(question, search.tune_policy)
+    if question.has_policy or question.split_tokens is not None or question.is_disaggregated:
+        fields = "--policy, --tune-policy, --split-tokens, --disaggregated"
+        raise InputError("a budget is asked about", field=fields, fix="leave them out")
+    return answer_traffic_budget(question, search.usd_per_month)
+
+
+def answer_traffic_budget(
+    question: "CapacityQuestion", usd_per_month: float, notes: tuple[str, ...] = ()
+) -> ShownAnswer:
+    """Return how much of the traffic a budget serves, with these warnings first."""
+    from sextant.capacity.capacity import answer_budget
+
+    return shown_budget(answer_budget(question, usd_per_month, (*notes, *question.notes)))
 
 
 def answer_traffic(

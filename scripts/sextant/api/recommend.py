@@ -14,7 +14,7 @@ from sextant.api.question_options import (
     LoadOptions,
     slo_of_options,
 )
-from sextant.api.shown import ShownAnswer
+from sextant.api.shown import ShownAnswer, shown_budget
 from sextant.base.errors import InputError
 
 _SIMULATED = (
@@ -39,6 +39,9 @@ class RecommendOptions:
     risk: float | None = None
     """Take the cheapest option that breaks a limit at most this likely; predicted ones need a
     predictor that draws samples: roofline."""
+    usd_per_month: float | None = None
+    """In place of a load, a budget for a month of 730 hours: the answer is the largest request rate
+    that it serves."""
 
 
 @with_keywords
@@ -74,6 +77,11 @@ def recommend(
     if decision.trace is not None:
         return _recommend_for_trace(decision, load, limits, case, candidates)
 
+    if decision.usd_per_month is not None:
+        return _recommend_for_budget(
+            decision.usd_per_month, decision, load, limits, case, candidates
+        )
+
     from sextant.recommend.document import recommendation_document
     from sextant.recommend.recommend import recommend_llm
 
@@ -93,6 +101,32 @@ def recommend(
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
     )
+
+
+def _recommend_for_budget(
+    usd_per_month: float,
+    decision: RecommendOptions,
+    load: LoadOptions,
+    limits: LimitOptions,
+    case: CaseOptions,
+    candidates: CandidateOptions,
+) -> ShownAnswer:
+    """Return the largest request rate that a budget serves."""
+    from sextant.recommend.budget import recommend_for_budget
+
+    if load != LoadOptions():
+        loads = "--usd-per-month, --users, --request-rate, --tokens-per-day"
+        problem = "a budget and a load are given"
+        raise InputError(problem, field=loads, fix="give exactly one of them")
+    if decision.disaggregated:
+        fix = "give --request-rate in place of the budget"
+        problem = "pools are sized at a stated rate"
+        raise InputError(problem, field="--disaggregated", fix=fix)
+    slo = slo_of_options(case, LoadOptions(request_rate=1.0), limits, decision.max_failed)
+    question = case.question(
+        slo, predictor=decision.predictor, risk=decision.risk, **candidates.of()
+    )
+    return shown_budget(recommend_for_budget(question, usd_per_month))
 
 
 def _recommend_for_trace(
@@ -123,4 +157,7 @@ def _recommend_for_trace(
         traffic.SchedulerOptions(),
         capacity.SearchOptions(),
     )
-    return capacity.answer_traffic(question, notes=(_SIMULATED,))
+    notes = (_SIMULATED,)
+    if decision.usd_per_month is not None:
+        return capacity.answer_traffic_budget(question, decision.usd_per_month, notes)
+    return capacity.answer_traffic(question, notes=notes)

@@ -12,6 +12,8 @@ from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sextant.answer.budget import BudgetAnswer
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShownAnswer:
@@ -96,6 +98,18 @@ class ShownAnswer:
             ]
             parts.append(f"<table><tr>{head}</tr>{''.join(rows)}</table>")
         return f"<div>{''.join(parts)}</div>"
+
+
+def shown_budget(answer: "BudgetAnswer") -> ShownAnswer:
+    """Return what a budget serves, as an answer of the library."""
+    from sextant.answer.budget import budget_document
+
+    return ShownAnswer(
+        result=answer,
+        document=lambda _: budget_document(answer),
+        rows=[outcome.to_dict() for outcome in answer.alternatives],
+        has_solution=answer.has_option,
+    )
 
 
 def _blocks_in(blocks: Sequence[Block]) -> Iterator[Block]:

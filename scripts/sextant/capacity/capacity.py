@@ -1,8 +1,11 @@
 """How many replicas of which GPU profile meet an SLO under given traffic, by simulation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from sextant.answer.budget import Budget, BudgetAnswer, BudgetOutcome, spend_budget
 from sextant.answer.certainty import (
     Cause,
     find_cause,
@@ -11,8 +14,8 @@ from sextant.answer.certainty import (
     unknowns_of_laws,
 )
 from sextant.answer.option import Option
-from sextant.answer.pools import pools_note, size_pools
-from sextant.ask.api_prices import Billed, OwnDeployment, compare_with_api
+from sextant.answer.pools import PoolsOption, pools_note, size_pools
+from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare_with_api
 from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
 from sextant.ask.traffic import demand_notes
 from sextant.capacity.answer import (
@@ -26,7 +29,7 @@ from sextant.capacity.changes import after_failure, after_growth, size_split, wi
 from sextant.capacity.question import CapacityQuestion, check_capacity
 from sextant.capacity.schedule import find_schedule, with_drafts
 from sextant.decide.latency_surface import LatencySurface
-from sextant.decide.replica_sizing import Sizing, size_profiles
+from sextant.decide.replica_sizing import Days, Sizing, borne_of, replica_loads, size_profiles
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.facts.engine import Startup
 from sextant.pages.words import percent, plural
@@ -183,6 +186,71 @@ class _Sized:
             findings = replace(findings, split=split)
         return findings
 
+    def pools(self) -> PoolsOption | None:
+        """Return prefill and decode on separate replicas; None: no numbers are likely enough."""
+        capacity_question = self.capacity_question
+        return size_pools(
+            self.laws.case,
+            lambda pool_case: (
+                candidate_laws(
+                    pool_case,
+                    capacity_question.settings,
+                    capacity_question.n_draws,
+                    self.laws.model,
+                ).servers
+            ),
+            capacity_question.sizing_traffic,
+            capacity_question.target,
+            1 - capacity_question.risk,
+            self.surface,
+        )
+
+    def api(self, sizing: Sizing, findings: CapacityFindings) -> ApiComparison | None:
+        """Return the chosen replicas beside an API's prices; None: not asked for, or not known."""
+        question = self.capacity_question.question
+        if question.api_prices is None:
+            return None
+        requests = self.requests
+        # Within one slot, and between the busiest windows of a long trace, nothing is saved.
+        is_followed = len(findings.schedule.replicas) > 1 and requests.part is None
+        deployment = OwnDeployment(
+            sizing.server.profile,
+            sizing.count,
+            sizing.rate_rps and sizing.count * sizing.rate_rps,
+            sizing.probability,
+            findings.schedule.saved if is_followed else 0.0,
+        )
+        billed = Billed.of(requests, question.prefix_hit_rate)
+        return compare_with_api(question.api_prices, self.laws.case.llm_id, billed, deployment)
+
+    def budget_outcomes(self, budget: Budget) -> list[BudgetOutcome]:
+        """Return what a budget serves on each GPU profile, of this traffic times a factor."""
+        capacity_question = self.capacity_question
+        traffic = capacity_question.sizing_traffic
+        target = capacity_question.target
+
+        def loads_of(sizing: Sizing) -> Callable[[float], np.ndarray]:
+            server = sizing.server
+            borne = borne_of(server, traffic, target, self.surface)
+
+            def loads_at(factor: float) -> np.ndarray:
+                days = Days(traffic.scaled(factor), target.window_s)
+                return replica_loads(server, days, target, capacity_question.risk, borne)
+
+            return loads_at
+
+        never = {"too_slow": "a request alone breaks a limit", "refused": "requests are refused"}
+        excluded = {
+            name: never[sizing.status]
+            for name, sizing in self.sizings.items()
+            if sizing.status in never
+        }
+        loads_at = {
+            name: loads_of(sizing) for name, sizing in self.sizings.items() if name not in excluded
+        }
+        reasons = {**self.laws.excluded, **excluded}
+        return spend_budget(budget, self.laws.case, traffic.drawn(0).rate_rps, loads_at, reasons)
+
     def warnings(self) -> list[str]:
         """Return what to know of the traffic, and of what was not simulated."""
         capacity_question = self.capacity_question
@@ -251,6 +319,41 @@ def answer_capacity(
     return _answer(sized, outcomes, findings, notes)
 
 
+def answer_budget(
+    capacity_question: CapacityQuestion, usd_per_month: float, notes: Sequence[str] = ()
+) -> BudgetAnswer:
+    """Return how much of this traffic a budget serves, on each GPU profile.
+
+    Args:
+        capacity_question: the question; its traffic counts as 1.
+        usd_per_month: the budget.
+        notes: come before the answer's own warnings.
+
+    Raises:
+        InputError: the budget buys no replica, or `answer_capacity` would raise it.
+    """
+    check_capacity(capacity_question)
+    budget = Budget(usd_per_month, 1 - capacity_question.risk)
+    sized = _Sized.of(capacity_question)
+    outcomes = sized.budget_outcomes(budget)
+    case = sized.laws.case
+    return BudgetAnswer(
+        llm_id=case.llm_id,
+        basis="simulated",
+        chosen=outcomes[0].option,
+        alternatives=outcomes,
+        slo=capacity_question.question.slo,
+        budget=budget,
+        traffic=sized.requests.name,
+        has_traffic=True,
+        risk=capacity_question.risk,
+        source=case.source,
+        gpu_profiles=case.gpu_profiles.values(),
+        warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
+        serving=case.serving,
+    )
+
+
 def _answer(
     sized: _Sized,
     outcomes: Sequence[CapacityOutcome],
@@ -266,37 +369,11 @@ def _answer(
 
     pools = None
     if findings is not None and capacity_question.is_disaggregated:
-        pools = size_pools(
-            case,
-            lambda pool_case: (
-                candidate_laws(
-                    pool_case,
-                    capacity_question.settings,
-                    capacity_question.n_draws,
-                    sized.laws.model,
-                ).servers
-            ),
-            capacity_question.sizing_traffic,
-            capacity_question.target,
-            1 - capacity_question.risk,
-            sized.surface,
-        )
+        pools = sized.pools()
         notes = [pools_note(pools, chosen), *notes]
-
     api = None
-    if findings is not None and question.api_prices is not None:
-        sizing = sized.sizings[outcomes[0].gpu_profile_id]
-        # Within one slot, and between the busiest windows of a long trace, nothing is saved.
-        is_followed = len(findings.schedule.replicas) > 1 and requests.part is None
-        deployment = OwnDeployment(
-            sizing.server.profile,
-            sizing.count,
-            sizing.rate_rps and sizing.count * sizing.rate_rps,
-            sizing.probability,
-            findings.schedule.saved if is_followed else 0.0,
-        )
-        billed = Billed.of(requests, question.prefix_hit_rate)
-        api = compare_with_api(question.api_prices, case.llm_id, billed, deployment)
+    if findings is not None:
+        api = sized.api(sized.sizings[outcomes[0].gpu_profile_id], findings)
 
     frontier = sized.frontier()
     return CapacityAnswer(

@@ -14,7 +14,7 @@ from sextant.facts.llm import LLM
 from sextant.pages.words import HOUR_S
 from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router
-from sextant.workload.requests import ScalableTraffic, SteadyTraffic, Traffic
+from sextant.workload.requests import ScalableTraffic, SteadyTraffic
 
 RISK = 0.1
 N_DRAWS = 1000
@@ -61,7 +61,7 @@ class CapacityQuestion:
     """What the answer says first, e.g. which lengths are assumed."""
 
     @property
-    def sizing_traffic(self) -> Traffic:
+    def sizing_traffic(self) -> ScalableTraffic:
         """The traffic that sizes the replicas."""
         return self.steady or self.traffic
 

@@ -5,6 +5,6 @@ out come options and the cheapest or worthiest one for each LLM. Read `sizing` (
 LLM-Pilot), `decision` (the same under uncertainty) and `headroom` (the room to the limits). Of
 requests that arrive: `windows` (results by window against a target), `latency_surface` (what a
 replica bears of a steady rate, by draw) and `replica_sizing` (the replicas that GPU profiles need).
-`fleet` has the terms of a cluster that several demands share, `fleet_program` its mixed-integer
-program.
+`budget` finds the largest load that replicas bear. `fleet` has the terms of a cluster that several
+demands share, `fleet_program` its mixed-integer program.
 """

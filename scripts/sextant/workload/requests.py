@@ -485,6 +485,10 @@ class SteadyTraffic:
             )
         return self._streams[seed]
 
+    def scaled(self, factor: float) -> SteadyTraffic:
+        """Return the same requests at `factor` times the rate."""
+        return replace(self, rate_rps=factor * self.rate_rps, _streams={})
+
 
 def steady_like(traffic: Traffic, seed: int) -> SteadyTraffic:
     """Return requests like those of some traffic, that arrive at a steady rate of 1/s (Poisson).
