@@ -7,9 +7,9 @@ import numpy as np
 
 from sextant.answer.option import Option
 from sextant.decide.decision import FAIR, LISTED, SAFE
-from sextant.decide.latency_surface import ReplicaLaws
+from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
 from sextant.facts.slo import METRICS
-from sextant.law.means import BatchLimits, MeanLoad, open_loop
+from sextant.law.means import open_loop
 from sextant.pages.blocks import Block, Note, Section, Table
 from sextant.pages.words import chance, plural, shown_chance
 from sextant.simulate.simulation import StepLaw
@@ -148,21 +148,21 @@ def find_cause(gpu_profile_id: str, loads: np.ndarray, unknowns: Sequence[Unknow
     return max(causes, key=lambda cause: cause.explained_share, default=None)
 
 
-def unknowns_of_laws(laws: ReplicaLaws, lengths: np.ndarray, replica_rps: float) -> list[Unknown]:
+def unknowns_of_laws(laws: ReplicaLaws, mean: MeanRequest, replica_rps: float) -> list[Unknown]:
     """Return what draws of the law of a step do not agree on.
 
     Args:
         laws: the likeliest and the draws.
-        lengths: mean input and output tokens.
+        mean: the mean request.
         replica_rps: requests a second that a replica gets.
     """
     law = StepLaw(*laws.terms[1:].T)
-    inputs, outputs = lengths
+    inputs, outputs, _ = mean
     context = inputs + outputs / 2
     step_ms = law.step_ms(0, 1, context, 0)
     full_step_ms = law.step_ms(0, _BATCH, _BATCH * context, 0)
-    prompt_ms = law.prefill_token_ms * inputs + law.prefill_pair_ms * inputs**2 / 2
-    users = _users_at(laws, lengths, replica_rps)
+    prompt_ms = np.asarray(law.prefill_token_ms * inputs + law.prefill_pair_ms * inputs**2 / 2)
+    users = _users_at(laws, mean, replica_rps)
     return [
         Unknown("step", step_ms, "itl", 1),
         Unknown("request", (full_step_ms - step_ms) / (_BATCH - 1), "itl", users),
@@ -171,13 +171,12 @@ def unknowns_of_laws(laws: ReplicaLaws, lengths: np.ndarray, replica_rps: float)
     ]
 
 
-def _users_at(laws: ReplicaLaws, lengths: np.ndarray, replica_rps: float) -> int:
+def _users_at(laws: ReplicaLaws, mean: MeanRequest, replica_rps: float) -> int:
     """Return the requests in flight at a replica, by the likeliest law; the most beyond it."""
-    load = MeanLoad(*lengths)
-    limits = BatchLimits.of(laws.scheduler)
-    means = open_loop(laws.law(0), limits, load, np.array([[replica_rps]]))
+    limits = mean.limits(laws.scheduler)
+    means = open_loop(laws.law(0), limits, mean.load(), np.array([[replica_rps]]))
     users = replica_rps * means.e2e_ms[0, 0] / 1e3
-    return max(round(users if np.isfinite(users) else laws.most_decoding(lengths)), 1)
+    return max(round(users if np.isfinite(users) else laws.most_decoding(mean)), 1)
 
 
 def option_cells(option: Option) -> list[str]:

@@ -97,7 +97,10 @@ def size_pools(
     sizings = {}
     for pool, laws_by_profile in laws.items():
         servers = {
-            profile_id: _pool_server(case, profile_id, replica_laws, pool, handovers[profile_id])
+            profile_id: replace(
+                _pool_server(case, profile_id, replica_laws, pool, handovers[profile_id]),
+                guide=target,
+            )
             for profile_id, replica_laws in laws_by_profile.items()
         }
         pool_target = replace(target, limits=limits[pool])
@@ -167,7 +170,7 @@ def _pool_server(
             simulation = prefilled(cached, replica_pool, drawn_handover)
         return serving_results(requests, [(slice(None), simulation)], window_s)
 
-    return SimulatedReplica(case.gpu_profiles[profile_id], laws, run, is_whole=False)
+    return SimulatedReplica(case.gpu_profiles[profile_id], laws, run)
 
 
 def _cheapest_pair(

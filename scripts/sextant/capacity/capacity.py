@@ -140,7 +140,7 @@ class _Sized:
         sizing = self.sizings[profile_id]
         replica_rps = self.requests.rate_rps / (option.replicas or 1)
         laws = sizing.server.laws
-        unknowns = unknowns_of_laws(laws, self.surface.lengths, replica_rps)
+        unknowns = unknowns_of_laws(laws, self.surface.request, replica_rps)
         return find_cause(profile_id, sizing.loads, unknowns)
 
     def findings(self, sizing: Sizing) -> CapacityFindings:

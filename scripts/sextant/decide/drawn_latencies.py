@@ -6,7 +6,7 @@ import numpy as np
 
 from sextant.decide.asked_limits import asked_of
 from sextant.decide.latency_surface import LEAST_DECODING, BorneRates, Loads, SteadyLoad
-from sextant.law.means import BatchLimits, MeanLoad, open_loop
+from sextant.law.means import open_loop
 from sextant.simulate.simulation import StepLaw
 
 
@@ -22,18 +22,18 @@ class DrawnLatencies(NamedTuple):
 def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLatencies:
     """Return the latencies of requests at this rate of all, shared by replicas in turn."""
     replica = borne.replica
-    lengths = borne.surface.lengths
-    load = SteadyLoad(rate_rps, borne.alpha, lengths)
+    request = borne.surface.request
+    load = SteadyLoad(rate_rps, borne.alpha, request)
     replica_rps = np.array([[rate_rps / replicas]])
     cv2 = load.cv2(replica_rps)
     law = StepLaw(*replica.terms.T[:, :, None])
-    requests = MeanLoad(lengths[0], lengths[1], gap_cv2=cv2)
-    limits = BatchLimits.of(replica.scheduler)
+    requests = request.load(cv2)
+    limits = request.limits(replica.scheduler)
     decoding = open_loop(law, limits, requests, replica_rps).decoding
 
     is_stable = np.isfinite(decoding[:, 0])
     stable = replica.of_draws(is_stable)
-    loads = Loads.of(stable, np.maximum(decoding[is_stable], LEAST_DECODING), lengths, cv2)
+    loads = Loads.of(stable, np.maximum(decoding[is_stable], LEAST_DECODING), request, cv2)
     surface = borne.surface.fit_for(borne.target)
     ratios = np.exp(surface.log_ratios(asked_of(borne.target), loads)[:, 0])
     limited_ms = {}

@@ -12,7 +12,7 @@ profiles, limits and rates.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -66,6 +66,30 @@ _MOST_PROMPTS = 12
 """Prompts in a step beyond which their number is not told apart."""
 
 
+class MeanRequest(NamedTuple):
+    """The mean request of some traffic."""
+
+    input_tokens: float
+    output_tokens: float  #: At least 2.
+    shared_tokens: float = 0.0
+    """Input tokens that all requests have in common: computed and kept in memory once."""
+
+    def load(self, cv2: Any = 1.0) -> MeanLoad:
+        """Return requests like this one whose gaps have this squared variation."""
+        return MeanLoad(self.input_tokens, self.output_tokens, self.shared_tokens, cv2)
+
+    def limits(self, scheduler: Scheduler) -> BatchLimits:
+        """Return what a replica admits of such requests.
+
+        The memory counts as if each request had the shared tokens for itself.
+        """
+        limits = BatchLimits.of(scheduler)
+        held = self.input_tokens + max(scheduler.reserved_share, 0.5) * self.output_tokens
+        own = held - self.shared_tokens
+        kv_tokens = (scheduler.kv_tokens - self.shared_tokens) * held / own
+        return limits._replace(kv_tokens=max(kv_tokens, held))
+
+
 @dataclass(frozen=True, eq=False)
 class ReplicaLaws:
     """How a replica works in each draw, the likeliest first."""
@@ -81,14 +105,13 @@ class ReplicaLaws:
         """Return some of the draws."""
         return ReplicaLaws(self.scheduler, self.terms[draws])
 
-    def most_decoding(self, lengths: np.ndarray) -> float:
-        """Return the sequences that can decode at once, of requests of mean lengths."""
-        load = MeanLoad(*lengths)
-        return float(BatchLimits.of(self.scheduler).most_decoding(load))
+    def most_decoding(self, request: MeanRequest) -> float:
+        """Return the sequences that can decode at once, of requests like this one."""
+        return float(request.limits(self.scheduler).most_decoding(request.load()))
 
-    def levels(self, lengths: np.ndarray) -> np.ndarray:
+    def levels(self, request: MeanRequest) -> np.ndarray:
         """Return numbers of sequences that decode, from a request that is practically alone on."""
-        most = max(_MOST_FILLED * self.most_decoding(lengths), 2 * LEAST_DECODING)
+        most = max(_MOST_FILLED * self.most_decoding(request), 2 * LEAST_DECODING)
         few = np.geomspace(LEAST_DECODING, min(1.0, most / 2), _N_LOW_LEVELS, endpoint=False)
         return np.concatenate([few, np.geomspace(min(1.0, most / 2), most, _N_LEVELS)])
 
@@ -123,20 +146,20 @@ class Loads:
 
     @classmethod
     def of(
-        cls, replica: ReplicaLaws, decoding: np.ndarray, lengths: np.ndarray, cv2: np.ndarray
+        cls, replica: ReplicaLaws, decoding: np.ndarray, request: MeanRequest, cv2: np.ndarray
     ) -> Self:
         """Return the loads at which this many sequences decode.
 
         Args:
             replica: the draws.
             decoding: sequences, (draws or 1, levels).
-            lengths: mean input and output tokens.
+            request: the mean one.
             cv2: squared coefficient of variation of the gaps between requests, (draws or 1, levels
                 or 1).
         """
         law = StepLaw(*replica.terms.T[:, :, None])
-        limits = BatchLimits.of(replica.scheduler)
-        load = MeanLoad(lengths[0], lengths[1], gap_cv2=cv2)
+        limits = request.limits(replica.scheduler)
+        load = request.load(cv2)
         means = open_loop_at(law, limits, load, decoding)
         parts = step_parts(law, limits, load, means.batch)
         n_chunks = np.maximum(parts.n_steps, 1.0)
@@ -160,7 +183,7 @@ class Loads:
             np.broadcast_to(values, shape)
             for values in (parts.decode_ms, parts.prompt_ms / n_chunks, prompts_in_step)
         )
-        return cls(means, inputs, float(lengths[0]), Gaps(*of_gaps))
+        return cls(means, inputs, request.input_tokens, Gaps(*of_gaps))
 
     def of_draw(self, draw: int) -> "Loads":
         """Return the loads of one draw alone."""
@@ -243,16 +266,16 @@ class LatencySurface:
     """What was checked already, by what was asked."""
 
     @cached_property
-    def lengths(self) -> np.ndarray:
-        """Mean input and output tokens of a request, two of output at least."""
+    def request(self) -> MeanRequest:
+        """The mean request of the traffic."""
         inputs, outputs = self.traffic.drawn(0).mean_lengths
-        return np.array([inputs, max(outputs, 2.0)])
+        return MeanRequest(inputs, max(outputs, 2.0), self.prefix_hit_rate * inputs)
 
     @cached_property
     def points(self) -> list[DesignPoint]:
         """The laws and loads that are simulated."""
         return choose_design(
-            self.replicas, self.lengths, self.traffic.alpha, self.traffic.seed, self.n_points
+            self.replicas, self.request, self.traffic.alpha, self.traffic.seed, self.n_points
         )
 
     @cached_property
@@ -318,17 +341,17 @@ class LatencySurface:
             replica = self.replicas[str(name)]
             one = replica.of_draws(rng.integers(0, len(replica.terms), 1))
             units, limits_ms = unit_limits(asked_of(target))
-            alone = SteadyLoad(_NO_RATE_RPS, alpha, self.lengths)
+            alone = SteadyLoad(_NO_RATE_RPS, alpha, self.request)
             rates = load_table(self, one, units, alone).borne_rates(limits_ms[:, None])
             borne_rps = float(np.min(rates))
             if borne_rps <= 0:
                 continue
             for is_met, factor in ((True, 1 - _CHECK_STEP), (False, 1 + _CHECK_STEP)):
-                requests = MeanLoad(self.lengths[0], self.lengths[1], gap_cv2=1 / alpha)
-                limits = BatchLimits.of(one.scheduler)
+                requests = self.request.load(1 / alpha)
+                limits = self.request.limits(one.scheduler)
                 means = open_loop(one.law(0), limits, requests, np.array([[factor * borne_rps]]))
                 if np.isfinite(means.decoding[0, 0]):
-                    load = Loads.of(one, means.decoding, self.lengths, np.array([[1 / alpha]]))
+                    load = Loads.of(one, means.decoding, self.request, np.array([[1 / alpha]]))
                     point = DesignPoint(one.scheduler, one.law(0), load, 1 / alpha)
                     checks.append((point, is_met))
         return checks
@@ -370,7 +393,7 @@ class LatencySurface:
 
 def choose_design(
     replicas: Mapping[str, ReplicaLaws],
-    lengths: np.ndarray,
+    request: MeanRequest,
     alpha: float,
     seed: int,
     n_points: int,
@@ -382,7 +405,7 @@ def choose_design(
 
     Args:
         replicas: by GPU profile.
-        lengths: mean input and output tokens.
+        request: the mean one.
         alpha: shape of the Gamma gaps between all requests.
         seed: of the choice.
         n_points: how many.
@@ -399,9 +422,9 @@ def choose_design(
     inputs = np.empty((n_tried, _N_INPUTS))
     for profile, name in enumerate(names):
         rows = np.flatnonzero(of_profile == profile)
-        low, high = np.log(replicas[name].levels(lengths)[[0, -1]])
+        low, high = np.log(replicas[name].levels(request)[[0, -1]])
         decoding = np.exp(low + heights[rows] * (high - low))[:, None]
-        loads = Loads.of(replicas[name].of_draws(draws[rows]), decoding, lengths, cv2[rows, None])
+        loads = Loads.of(replicas[name].of_draws(draws[rows]), decoding, request, cv2[rows, None])
         inputs[rows] = loads.inputs[:, 0]
         loads_of |= {row: loads.of_draw(index) for index, row in enumerate(rows.tolist())}
 
@@ -427,11 +450,11 @@ def _spread(inputs: np.ndarray, n: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SteadyLoad:
-    """Requests of some mean lengths that arrive at random at a rate."""
+    """Requests that arrive at random at a rate."""
 
     rate_rps: float
     alpha: float  #: Shape of the Gamma gaps between all requests; 1: Poisson.
-    lengths: np.ndarray  #: Mean input and output tokens.
+    request: MeanRequest
 
     def cv2(self, replica_rps: np.ndarray) -> np.ndarray:
         """Return the squared variation of a replica's gaps, where replicas take turns.
@@ -480,11 +503,11 @@ def load_table(
     surface: LatencySurface, replica: ReplicaLaws, asked: Sequence[Asked], load: SteadyLoad
 ) -> LoadTable:
     """Return rates and latencies of a replica of those that share the rate of a load in turn."""
-    levels = replica.levels(load.lengths)[None]
+    levels = replica.levels(load.request)[None]
     law = StepLaw(*replica.terms.T[:, :, None])
-    requests = MeanLoad(load.lengths[0], load.lengths[1])
-    random = open_loop_at(law, BatchLimits.of(replica.scheduler), requests, levels)
-    loads = Loads.of(replica, levels, load.lengths, load.cv2(random.request_rate_rps))
+    limits = load.request.limits(replica.scheduler)
+    random = open_loop_at(law, limits, load.request.load(), levels)
+    loads = Loads.of(replica, levels, load.request, load.cv2(random.request_rate_rps))
     rates_rps = np.maximum.accumulate(loads.means.request_rate_rps, axis=1)
     return LoadTable(np.log(rates_rps), surface.log_ratios(asked, loads))
 
@@ -539,7 +562,7 @@ class BorneRates:
         units, _ = unit_limits(asked_of(self.target))
         key = shape_of(units), anchor
         if key not in self.tables:
-            load = SteadyLoad(ANCHOR_STEP**anchor, self.alpha, self.surface.lengths)
+            load = SteadyLoad(ANCHOR_STEP**anchor, self.alpha, self.surface.request)
             surface = self.surface.fit_for(self.target)
             self.tables[key] = load_table(surface, self.replica, units, load)
         return self.tables[key]

@@ -199,7 +199,7 @@ def borne_of(
 ) -> BorneRates:
     """Return what a replica bears of requests like those of some traffic at a steady rate."""
     alpha = traffic.alpha if isinstance(traffic, SteadyTraffic) else 1.0
-    return BorneRates(surface, server.laws, target, alpha)
+    return BorneRates(surface, server.laws, server.guide or target, alpha)
 
 
 def replica_loads(
@@ -229,7 +229,7 @@ def replica_loads(
 def is_read(server: SimulatedReplica, traffic: Traffic, target: Target) -> bool:
     """Return whether a surface tells what some traffic needs; other traffic is simulated."""
     is_steady = isinstance(traffic, SteadyTraffic) and np.isinf(server.laws.scheduler.timeout_s)
-    return bool(is_steady and server.is_whole and is_smooth(target))
+    return bool(is_steady and server.guide is None and is_smooth(target))
 
 
 def is_refusing(server: SimulatedReplica, demand: RequestStream, target: Target) -> bool:

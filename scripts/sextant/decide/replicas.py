@@ -45,8 +45,9 @@ class SimulatedReplica:
     profile: GPUProfile
     laws: ReplicaLaws
     run: Run
-    is_whole: bool = True
-    """Whether it computes prompts and tokens, so that a surface tells what it bears."""
+    guide: Target | None = None
+    """Of a replica that computes prompts or tokens alone: the target of replicas that do both. What
+    these bear tells its draws apart. None: it does both."""
     bound: Callable[[RequestStream], Bound | None] = lambda demand: None
     """Returns the bound of a demand by the most likely law; None where it is not known."""
     follow: Follow | None = None

@@ -140,7 +140,7 @@ class Weighing:
             loads = self.sizer.loads(slo, [profile_id])[profile_id].to_numpy()[1:]
             laws = self.sizer.servers[profile_id].laws
             replica_rps = slo.load / (option.replicas or 1)
-            unknowns = unknowns_of_laws(laws, self.sizer.surface.lengths, replica_rps)
+            unknowns = unknowns_of_laws(laws, self.sizer.surface.request, replica_rps)
             return find_cause(profile_id, loads, unknowns)
         users = option.users_per_replica or 1
         draws = self.forecast.draws

@@ -17,11 +17,11 @@ from sextant.answer.certainty import (
     unknowns_of_laws,
 )
 from sextant.answer.option import Option
-from sextant.decide.latency_surface import ReplicaLaws
+from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
 from sextant.simulate.simulation import Scheduler, StepLaw
 
 LAW = StepLaw(8.0, 4.0, 0.05, 1e-5, 0.02, 1e-6, request_ms=3.0)
-LENGTHS = np.array([1000.0, 200.0])
+REQUEST = MeanRequest(1000.0, 200.0)
 RPS = 2.0
 CAUSE = Cause("step", 0.8, "1xH100-80GB", "itl", 1)
 
@@ -52,7 +52,7 @@ def drawn_laws(**factors: np.ndarray) -> ReplicaLaws:
 def test_the_only_unknown_of_a_law_is_the_cause(terms, unknown: str, metric: str) -> None:
     factor = np.random.default_rng(0).lognormal(0, 0.3, 200)
     laws = drawn_laws(**dict.fromkeys(terms, factor))
-    cause = find_cause("1xH100-80GB", 3 * factor**0.7, unknowns_of_laws(laws, LENGTHS, RPS))
+    cause = find_cause("1xH100-80GB", 3 * factor**0.7, unknowns_of_laws(laws, REQUEST, RPS))
     assert cause is not None
     assert (cause.unknown, cause.metric, cause.gpu_profile_id) == (unknown, metric, "1xH100-80GB")
     assert cause.explained_share > 0.99
@@ -63,7 +63,7 @@ def test_of_two_unknowns_the_one_that_moves_the_replicas_is_the_cause() -> None:
     step, prompt = rng.lognormal(0, 0.3, (2, 400))
     laws = drawn_laws(floor_ms=step, dense_ms=step, prefill_token_ms=prompt, prefill_pair_ms=prompt)
     loads = 3 * prompt * step**0.2
-    cause = find_cause("p", loads, unknowns_of_laws(laws, LENGTHS, RPS))
+    cause = find_cause("p", loads, unknowns_of_laws(laws, REQUEST, RPS))
     assert cause is not None and cause.unknown == "prompt"
     assert 0.85 < cause.explained_share < 0.99
 
@@ -71,13 +71,13 @@ def test_of_two_unknowns_the_one_that_moves_the_replicas_is_the_cause() -> None:
 def test_what_each_request_adds_is_measured_at_the_load_of_a_replica() -> None:
     laws = drawn_laws(sequence_ms=np.array([0.5, 1.0, 2.0]))
     users = {
-        rate: {unknown.name: unknown.users for unknown in unknowns_of_laws(laws, LENGTHS, rate)}
+        rate: {unknown.name: unknown.users for unknown in unknowns_of_laws(laws, REQUEST, rate)}
         for rate in (0.01, 2.0, 1e6)
     }
     assert users[0.01] == {"step": 1, "request": 1, "prompt": 1, "entry": 1}
     # Little's law: 2/s × about 3 s; beyond saturation what the memory holds.
     assert 4 < users[2.0]["request"] < 12
-    assert users[1e6]["request"] == round(laws.most_decoding(LENGTHS))
+    assert users[1e6]["request"] == round(laws.most_decoding(REQUEST))
 
 
 def test_draws_in_which_no_number_is_enough_count_as_the_worst() -> None:
