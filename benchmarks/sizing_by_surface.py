@@ -1,7 +1,7 @@
 """Compare the probability that the sizing reads from its surface with every draw simulated.
 
 Questions are drawn at random: LLM, lengths, rate, limits and percentiles. Of each, the recommended
-number of replicas, and one fewer, is simulated in every draw of the law, each with its own requests.
+number of replicas, and one fewer, is simulated in every draw of the law, each with its requests.
 Printed are both probabilities, their difference, and the share of draws that both judge alike.
 
     python benchmarks/sizing_by_surface.py --questions 40 --draws 1000
@@ -103,7 +103,7 @@ def compare(question: Question, n_draws: int) -> list[tuple[float, float, float]
         replicas = enough_replicas(needed[name].to_numpy(), PROBABILITY)
         if replicas is not None:
             options.append((sizer.servers[name].usd_per_hour(replicas), name, replicas))
-    how = "read" if sizer.surface.is_close(target) else "tried"
+    how = "read" if sizer.surface.is_close(target) else "read from twice the points"
     if not options:
         print(f"{describe(question)}: no option ({how})")
         return []

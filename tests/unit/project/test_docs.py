@@ -40,7 +40,7 @@ def page(name: str) -> str:
 
 
 def test_the_documents_stay_short() -> None:
-    assert len(page("docs/results.md").split()) <= 2150
+    assert len(page("docs/results.md").split()) <= 2450
     assert len(page("README.md").splitlines()) <= 110
     assert len(DOCUMENTS) <= 20
 
