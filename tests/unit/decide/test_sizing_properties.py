@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_up_laws import (
+    LENGTHS,
     made_up_laws,
     made_up_server,
     made_up_traffic,
@@ -16,10 +17,13 @@ from made_up_laws import (
     target_of,
 )
 from sextant.decide.latency_surface import LatencySurface
-from sextant.decide.replica_sizing import Sizing
+from sextant.decide.replica_sizing import Sizing, enough_replicas, size_profiles
 from sextant.decide.replicas import SimulatedReplica
+from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import Target
 from sextant.facts.slo import Limit
+from sextant.workload.lengths import length_sampler
+from sextant.workload.requests import RequestStream, steady_like
 
 SMALL_USD = 2.0
 SPREADS = {"narrow": 0.1, "wide": 0.35}
@@ -168,3 +172,59 @@ def test_a_goodput_is_sized_by_the_requests_within_all_limits_at_once() -> None:
             for draw in range(1, 41)
         ]
         assert by_target[1].probability(replicas) == pytest.approx(np.mean(met), abs=0.0501)
+
+
+class SameDay:
+    """Traffic whose every draw is the same trace."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        counts = [300 * rate for rate in (2, 6, 14, 25, 9, 3)]
+        starts = np.repeat(300.0 * np.arange(len(counts)), counts)
+        arrival_s = np.sort(starts + rng.uniform(0, 300, sum(counts)))
+        lengths = length_sampler(LENGTHS)(len(arrival_s), seed=seed)
+        self.stream = RequestStream.of(
+            arrival_s, lengths["input_tokens"].to_numpy(), lengths["output_tokens"].to_numpy()
+        )
+
+    def drawn(self, seed: int) -> RequestStream:
+        return self.stream
+
+
+@pytest.mark.parametrize(("spread", "confidence"), [(0.15, 0.9), (0.4, 0.9), (0.4, 0.5)])
+def test_of_a_trace_trials_tell_what_every_draw_needs(spread, confidence) -> None:
+    n_draws = 40
+    server = made_up_server("a", 2.0, made_up_laws(3, n_draws, spread))
+    traffic = SameDay(0)
+    target = replace(target_of(ttft=900.0, tpot=33.0), window_s=300.0)
+    surface = LatencySurface({"a": server.laws}, steady_like(traffic, 0))
+    sizing = size_profiles({"a": server}, traffic, target, confidence, surface)["a"]
+    by_bisection = np.array(
+        [
+            fewest_replicas(
+                lambda n, draw=draw: not server.judge(traffic.stream, n, target, draw).n_missed,
+                int(min(need, 60)),
+                60,
+            )
+            or np.inf
+            for draw, need in enumerate(sizing.needs, start=1)
+        ]
+    )
+    assert sizing.replicas == enough_replicas(by_bisection, confidence)
+    # A few draws are simulated; the others lie between them.
+    assert np.mean(sizing.needs != by_bisection) <= 0.1
+    for replicas in range(1, 12):
+        met = (by_bisection <= replicas).mean()
+        assert sizing.probability(replicas) == pytest.approx(met, abs=0.0751)
+
+
+def test_without_draws_the_likeliest_law_is_bisected() -> None:
+    server = made_up_server("a", 2.0, made_up_laws(3, 0, 0.0))
+    traffic = SameDay(1)
+    target = replace(target_of(ttft=900.0, tpot=33.0), window_s=300.0)
+    surface = LatencySurface({"a": server.laws}, steady_like(traffic, 0))
+    sizing = size_profiles({"a": server}, traffic, target, 0.9, surface)["a"]
+    assert not server.judge(traffic.stream, sizing.count, target).n_missed
+    assert server.judge(traffic.stream, sizing.count - 1, target).n_missed
+    assert sizing.count - 1 < sizing.loads[0] <= sizing.count
+    assert sizing.probability(sizing.count) is None
