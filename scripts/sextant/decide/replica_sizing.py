@@ -340,6 +340,8 @@ def _tried_load(
     replicas = fewest_replicas(meets, start, most, is_steady=demand.gaps is not None)
     if replicas is None:
         return np.inf
+    if replicas == 1 and demand.gaps is not None:  # latencies at a light load say little of it
+        return min(guess, 1.0)
     spare = _log_worst(judged[replicas], target)
     if replicas == 1 or replicas - 1 not in judged:
         return replicas * float(np.exp(min(spare, 0.0))) if replicas == 1 else replicas - 0.5
