@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,12 +155,18 @@ class CaseOptions:
         """Seed of all that is drawn."""
         return self.store.seed
 
-    def served(self) -> "Case":
-        """Return the case of the LLM and the measurements, whatever the limits, load and prices."""
+    def served(self, requests: "RequestLengths | None" = None) -> "Case":
+        """Return the case of the LLM and the measurements, whatever the limits, load and prices.
+
+        `requests` are those of a trace, in place of stated lengths.
+        """
         from sextant.ask.case import read_case
         from sextant.ask.forecast import MEDIANS
 
-        return read_case(self.question(MEDIANS), need_prices=False)
+        question = self.question(MEDIANS)
+        if requests is not None:
+            question = replace(question, requests=requests)
+        return read_case(question, need_prices=False)
 
     def lengths(self) -> "RequestLengths":
         """Return the stated lengths, or those that answers assume (`Case.lengths_notes`)."""

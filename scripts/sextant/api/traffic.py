@@ -62,6 +62,7 @@ class TrafficOptions:
     ) -> "ScalableTraffic":
         from sextant.ask.traffic import TraceTraffic, demand_of_trace
         from sextant.capacity.sessions import SessionTraffic
+        from sextant.workload.requests import mean_lengths_of
 
         sends_requests = self.sessions in (None, "trace")
         refuse(self, "the trace has its own", "request_rate", "burstiness")
@@ -82,7 +83,8 @@ class TrafficOptions:
             factor=self.traffic if sends_requests else 1.0,
         )
         if demand.turns is not None:
-            demand = demand.without_long_turns(case.served().longest_served_tokens)
+            served = case.served(mean_lengths_of(demand))
+            demand = demand.without_long_turns(served.longest_served_tokens)
         if not sends_requests:
             return SessionTraffic(demand, *self._sessions(), case.seed)
         demand = demand.at_speed(self.speed)

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.decide import sizing
-from sextant.decide.latency_surface import RATE_STEPS, in_steps
-from sextant.decide.sizing import size_replicas
+from sextant.decide.sizing import RATE_STEPS, in_steps, size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import IDENTIFIERS, is_refused, limited, replica_load

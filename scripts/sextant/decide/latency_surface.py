@@ -19,6 +19,7 @@ import numpy as np
 from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.decide.asked_limits import Asked, asked_of, shape_of, unit_limits, worst_of
 from sextant.decide.kriging import Kriging, fit_kriging
+from sextant.decide.sizing import RATE_STEPS, in_steps
 from sextant.decide.windows import ServingResults, Target
 from sextant.facts.slo import Limit
 from sextant.law.means import (
@@ -514,13 +515,6 @@ def load_table(
 
 ANCHOR_STEP = 4.0
 """Rates of all requests at which the rates that a replica bears are read, each times this one."""
-RATE_STEPS = 128
-"""Steps per octave of the request rate that a replica bears: a page holds it in few bits."""
-
-
-def in_steps(rates: np.ndarray) -> np.ndarray:
-    """Return the number of the step (`RATE_STEPS`) that each rate above 0 reaches."""
-    return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
 
 
 @dataclass(frozen=True, eq=False)

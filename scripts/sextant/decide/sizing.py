@@ -240,6 +240,15 @@ def best_of_each(
     return everyone.merge(best, on="llm_id", how="left").reset_index(drop=True)
 
 
+RATE_STEPS = 128
+"""Steps per octave of the request rate that a replica bears: a page holds it in few bits."""
+
+
+def in_steps(rates: np.ndarray) -> np.ndarray:
+    """Return the number of the step (`RATE_STEPS`) that each rate above 0 reaches."""
+    return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
+
+
 MOST_REPLICAS = 4096
 
 

@@ -20,8 +20,8 @@ import pandas as pd
 from sextant.answer.rate_sizer import RateSizer
 from sextant.base.files import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, REWARD, SAFE
-from sextant.decide.latency_surface import ANCHOR_STEP, RATE_STEPS, in_steps
-from sextant.decide.sizing import MOST_REPLICAS, curves
+from sextant.decide.latency_surface import ANCHOR_STEP
+from sextant.decide.sizing import MOST_REPLICAS, RATE_STEPS, curves, in_steps
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import BROKEN_MS

@@ -191,7 +191,7 @@ def test_recommend_and_capacity_give_a_rate_the_same_answer(rate, requests) -> N
     )
     assert of_quick == of_whole
     shown = chance(quick["probability_met"]), f"{quick['replicas']} × {quick['gpu_profile_id']}"
-    option = rf"  {quick['usd_per_hour']:.2f} USD/h +{shown[0]}  {shown[1]}\n"
+    option = rf"  {quick['usd_per_hour']:.2f} USD/h +{shown[0]} +{shown[1]}\n"
     assert re.search(option, quick["text"])
     # Neither the other candidates nor who asks changes it.
     alone = json.loads(sextant("recommend", *given, "--gpu-profiles", whole["gpu_profile_id"]))
