@@ -138,9 +138,9 @@ def find_nearest_miss(weighing: Weighing, options: Sequence[WeighedRow]) -> Near
             profile_id, row.replicas, row.users_per_replica, bool(row.probability_met)
         )
         worst = np.max([*ratios.values()], axis=0)
-        if not np.isfinite(np.quantile(worst, SAFE)):  # these replicas are saturated in many draws
-            ratios_alone = weighing.ratios_by_draw(profile_id, row.replicas, None, False)
-            worst = np.max([*ratios_alone.values()], axis=0)
+        if np.isinf(worst).mean() >= 1 - SAFE:  # these replicas are saturated in many draws
+            ratios = weighing.ratios_by_draw(profile_id, row.replicas, None, False)
+            worst = np.max([*ratios.values()], axis=0)
         medians = {metric: float(np.median(values)) for metric, values in ratios.items()}
         misses.append(
             NearestMiss(

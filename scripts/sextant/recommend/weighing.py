@@ -128,7 +128,7 @@ class Weighing:
         n_replicas = replicas if is_possible else MOST_REPLICAS
         limited_ms = self.sizer.latencies(slo, profile_id, n_replicas).limited_ms
         return {
-            metric: np.nan_to_num(limited_ms[metric], nan=_NEVER_MS) / limit.limit_ms
+            metric: np.nan_to_num(limited_ms[metric], nan=_NEVER_MS, posinf=np.inf) / limit.limit_ms
             for metric, limit in slo.limits.items()
         }
 
