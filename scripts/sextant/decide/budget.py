@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sextant.decide.sizing import reached_by
+
 _MOST_TRIES = 12
 _ENOUGH = 0.002
 """Part of the load by which a further try would change it, below which none is made."""
@@ -28,8 +30,7 @@ def largest_factor(
     factor = 1.0
     borne = 0.0
     for _ in range(_MOST_TRIES):
-        loads = np.sort(loads_at(factor))
-        load = float(loads[max(int(np.ceil(probability * len(loads) - 1e-9)), 1) - 1])
+        load = reached_by(loads_at(factor), probability)
         if not np.isfinite(load):
             break
         if load <= replicas:

@@ -64,7 +64,7 @@ _FIRST_CHECK = 100_000
 _ENOUGH_RIGHT = 0.75
 """Share of these checks that a surface has to pass to be read."""
 _MOST_PROMPTS = 12
-"""Prompts in a step beyond which their number is not told apart."""
+"""The most prompts in one step that are counted."""
 
 
 class MeanRequest(NamedTuple):
@@ -337,19 +337,19 @@ class LatencySurface:
         rng = np.random.default_rng([self.traffic.seed, 4])
         names = sorted(self.replicas)
         alpha = self.traffic.alpha
+        units, limits_ms = unit_limits(asked_of(target))
+        alone = SteadyLoad(_NO_RATE_RPS, alpha, self.request)
+        requests = self.request.load(1 / alpha)
         checks = []
         for name in rng.choice(names, _N_CHECKED):
             replica = self.replicas[str(name)]
             one = replica.of_draws(rng.integers(0, len(replica.terms), 1))
-            units, limits_ms = unit_limits(asked_of(target))
-            alone = SteadyLoad(_NO_RATE_RPS, alpha, self.request)
+            limits = self.request.limits(one.scheduler)
             rates = load_table(self, one, units, alone).borne_rates(limits_ms[:, None])
             borne_rps = float(np.min(rates))
             if borne_rps <= 0:
                 continue
             for is_met, factor in ((True, 1 - _CHECK_STEP), (False, 1 + _CHECK_STEP)):
-                requests = self.request.load(1 / alpha)
-                limits = self.request.limits(one.scheduler)
                 means = open_loop(one.law(0), limits, requests, np.array([[factor * borne_rps]]))
                 if np.isfinite(means.decoding[0, 0]):
                     load = Loads.of(one, means.decoding, self.request, np.array([[1 / alpha]]))
@@ -565,9 +565,8 @@ class BorneRates:
         """Return each latency over its limit of a request that is alone, by metric, (draws,)."""
         units, limits_ms = unit_limits(asked_of(self.target))
         shape = shape_of(units)
-        if all(asked != shape for asked, _ in self.tables):
-            self.steps(0)
-        table = next(table for (asked, _), table in self.tables.items() if asked == shape)
+        tables = (table for (asked, _), table in self.tables.items() if asked == shape)
+        table = next(tables, None) or self._table(0)  # alone, the rate of all makes no difference
         ratios = np.exp(table.log_ratios[:, 0]) / limits_ms
         return {name: ratios[:, number] for number, name in enumerate(self.target.limits)}
 

@@ -3,7 +3,7 @@
 Each draw of the law is a possible truth and has its own number of replicas; the draws that need no
 more give the probability. Requests at a steady rate are read from a surface of latencies
 (`latency_surface`). Other traffic is simulated in a few draws, chosen by what a replica bears of a
-steady rate; the other draws lie between them (`trials`).
+steady rate; the other draws lie between them (`_tried_loads`).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import numpy as np
 from sextant.decide.asked_limits import is_smooth
 from sextant.decide.latency_surface import BorneRates, LatencySurface
 from sextant.decide.replicas import SimulatedReplica
-from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas
+from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, reached_by
 from sextant.decide.windows import Judged, Target
 from sextant.simulate.simulation import on_threads
 from sextant.workload.requests import RequestStream, SteadyTraffic, Traffic
@@ -96,8 +96,7 @@ def whole_replicas(loads: np.ndarray) -> np.ndarray:
 
 def enough_replicas(needs: np.ndarray, probability: float) -> int | None:
     """Return the fewest replicas that are enough in this share of the draws; None: none are."""
-    position = max(int(np.ceil(probability * len(needs) - 1e-9)), 1) - 1
-    enough = np.sort(needs)[position]
+    enough = reached_by(needs, probability)
     return int(enough) if np.isfinite(enough) else None
 
 

@@ -249,6 +249,12 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
     return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
 
 
+def reached_by(values: np.ndarray, share: float) -> float:
+    """Return the least of some values that this share of them does not exceed."""
+    position = max(int(np.ceil(share * len(values) - 1e-9)), 1) - 1
+    return float(np.sort(values)[position])
+
+
 MOST_REPLICAS = 4096
 
 
