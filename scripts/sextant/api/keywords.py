@@ -110,12 +110,14 @@ def _converted(option: OptionField, value: Any, files: PassedFiles) -> Any:
     if value is None:
         return None
     kinds = option.kinds
-    is_path = Path in kinds or str in kinds
+    is_path = Path in kinds or str in kinds or list[Path] in kinds
     if option.keyword in _TRACES and is_path and hasattr(value, "columns"):
         from sextant.api.frames import write_frame
 
         path = files.path(f"{option.keyword}.parquet")
         write_frame(value, path, option.keyword)
+        if list[Path] in kinds:
+            return [path]
         return path if Path in kinds else str(path)
     if option.keyword in _CONFIGS and isinstance(value, Mapping):
         # The name of the LLM, which answers show.

@@ -8,6 +8,7 @@ import typer
 
 from sextant.api.groups import MaxInput, MaxOutput, Seed
 from sextant.api.keywords import with_keywords
+from sextant.api.metrics import MetricsOptions, rejected_of, report_of
 from sextant.api.shown import ShownAnswer
 from sextant.base.errors import InputError
 from sextant.pages.blocks import Document, Note
@@ -25,7 +26,7 @@ class IngestOptions:
 
     trace_format: Annotated[str | None, typer.Option("--format")] = None
     """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester, ragpulse or
-    sextant; or give --columns."""
+    sextant; prometheus for a server's metrics; or give --columns."""
     columns: str | None = None
     """Your own columns in place of a format, e.g.
     arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping
@@ -46,9 +47,17 @@ class IngestOptions:
 @with_keywords
 def ingest(
     *,
-    source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
+    source: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Trace as its publisher wrote it. With --format prometheus: two snapshots of a "
+            "server's /metrics, or the JSON of range queries; or none, and --prometheus."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
     reading: IngestOptions,
+    metrics: MetricsOptions,
+    seed: Seed = 0,
 ) -> ShownAnswer:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet.
 
@@ -73,19 +82,37 @@ def ingest(
     >>> answer.to_dict()["n_accepted"]
     599
     """
-    from sextant.pages.words import duration_words, joined, percent
     from sextant.trace.job import IngestSettings, ingest_trace
-    from sextant.trace.reading import some_of
+    from sextant.trace.metrics_trace import PROMETHEUS
     from sextant.trace.trace_format import MAPPED
+
+    files = source or []
+    if reading.trace_format == PROMETHEUS:
+        settings = IngestSettings(columns=reading.columns, time_unit=reading.time_unit)
+        settings.require_none(PROMETHEUS, "columns", "time_unit")
+        return _ingested(out, metrics.ingest(files, out, seed))
+    metrics.refuse_without_metrics()
+    if len(files) != 1:
+        problem = f"{len(files)} files"
+        raise InputError(problem, field="source", fix="give one, or --format prometheus")
 
     how = asdict(reading)
     if ((trace_format := how.pop("trace_format")) is None) == (reading.columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"
         raise InputError("give one of the two", field="--format, --columns", fix=fix)
-    rejected, about = (out.with_suffix(f".{end}") for end in ("rejected.parquet", "report.json"))
-    lines: list[str] = []
     settings = IngestSettings(**how)
-    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, settings)
+    report = ingest_trace(
+        files[0], trace_format or MAPPED, out, rejected_of(out), report_of(out), settings
+    )
+    return _ingested(out, report)
+
+
+def _ingested(out: Path, report: dict[str, Any]) -> ShownAnswer:
+    """Return what was read, as lines and figures."""
+    from sextant.pages.words import duration_words, joined, percent
+    from sextant.trace.reading import some_of
+
+    lines: list[str] = []
     lines.append(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "
@@ -96,9 +123,8 @@ def ingest(
         since = f" from {report['start_time']}" if report["start_time"] else ""
         lines.append(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
     if reasons := report["n_rejected_by_reason"]:
-        lines.append(
-            f"set aside in {rejected}: {joined([f'{n:,} × {why}' for why, n in reasons.items()])}"
-        )
+        counts = joined([f"{n:,} × {why}" for why, n in reasons.items()])
+        lines.append(f"set aside in {rejected_of(out)}: {counts}")
     if report["n_moved"]:
         late_s = report["most_late_s"]
         lines.append(
@@ -106,6 +132,7 @@ def ingest(
         )
     if ignored := report["ignored_columns"]:
         lines.append(f"columns left out ({len(ignored)}): {some_of(ignored)}")
+    lines += report.get("notes", [])
     return _written(f"{out}: ingested", lines, report)
 
 

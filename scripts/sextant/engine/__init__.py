@@ -3,4 +3,5 @@
 In go an `EngineSettings` and, for servers that are started here, a `ServerSpec` each. Out come
 `Server`s that answer, and that end for certain if they were started here. Read `protocol` first,
 then `endpoint` and `vllm`. `watcher` starts a process a level, which reads `gauges`.
+`prometheus` reads metrics of servers that run already.
 """

@@ -67,7 +67,7 @@ class _Answer:
     """What `httptools` calls while it parses the answer to a GET."""
 
     def __init__(self) -> None:
-        self.body, self.is_whole = b"", False
+        self.body, self.is_whole = bytearray(), False
         self.may_end_with_connection = self._has_length = False
         self.parser = httptools.HttpResponseParser(self)
 

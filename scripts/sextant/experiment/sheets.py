@@ -56,6 +56,7 @@ class TraceRow:
         "kv-cache-tester",
         "ragpulse",
         "sextant",
+        "prometheus",
         "columns",
     ]
     """how the file is written; see docs/adding.md"""

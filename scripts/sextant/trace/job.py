@@ -24,6 +24,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import PROVENANCE_KEY, atomic_path, provenance, write_json
 from sextant.trace import date_times
 from sextant.trace import trace_format as formats
+from sextant.trace.metric_samples import read_files
+from sextant.trace.metrics_trace import PROMETHEUS, ingest_metrics
 from sextant.trace.reading import as_written, read_rows
 from sextant.trace.rules import NO_STATUS, REJECTED, STATUSES, TraceRows
 
@@ -60,6 +62,12 @@ class IngestSettings:
             problem = f"a share of {self.max_rejected_fraction}"
             fix = "give a number from 0 to 1"
             raise InputError(problem, field="max_rejected_fraction", fix=fix)
+
+    def require_none(self, trace_format: str, *names: str) -> None:
+        """Raise InputError if one of these settings is stated, which a format has itself."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise InputError(f"{trace_format} has its own", field=name, fix="leave it out")
 
     def format_of(
         self, source: Path, trace_format: str, columns: formats.Columns | None
@@ -110,6 +118,9 @@ def ingest_trace(
     """
     source = Path(source)
     paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
+    if trace_format == PROMETHEUS:
+        settings.require_none(PROMETHEUS, "columns", "time_unit", "start_time")
+        return ingest_metrics(read_files([source]), paths, inputs={"source": source})
     columns = settings.columns
     if columns is not None:
         columns = formats.read_columns(columns)

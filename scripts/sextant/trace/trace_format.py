@@ -226,7 +226,7 @@ def named_format(
 
     formats = published_formats()
     if name not in formats:
-        fix = f"use one of {', '.join(formats)}, {MAPPED}"
+        fix = f"use one of {', '.join(formats)}, prometheus, {MAPPED}"
         raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
 
     return formats[name]

@@ -15,6 +15,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.cli.app import app
 from sextant.experiment.sheets import TraceRow
+from sextant.trace.metrics_trace import PROMETHEUS
 from sextant.trace.trace_format import MAPPED, TIME_UNITS, named_format, published_formats
 
 OPENAI = (
@@ -307,4 +308,8 @@ def test_a_row_of_the_sheet_may_name_the_columns_of_a_log(tmp_path):
     form = named_format(row["format"], row["dataset"], row["columns"], row["time_unit"])
     assert form.units_per_s == 1000 and form.is_jsonl and form.ignores_unknown
     # Every format of the library may stand there.
-    assert get_args(get_type_hints(TraceRow)["format"]) == (*published_formats(), MAPPED)
+    assert get_args(get_type_hints(TraceRow)["format"]) == (
+        *published_formats(),
+        PROMETHEUS,
+        MAPPED,
+    )
