@@ -19,6 +19,7 @@ from sextant.ask.case import read_case
 from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
+from sextant.decide.asked_limits import asked_of
 from sextant.decide.replica_sizing import enough_replicas
 from sextant.facts.slo import SLO
 from sextant.simulate.simulation import on_threads
@@ -103,7 +104,7 @@ def compare(question: Question, n_draws: int) -> list[tuple[float, float, float]
         replicas = enough_replicas(needed[name].to_numpy(), PROBABILITY)
         if replicas is not None:
             options.append((sizer.servers[name].usd_per_hour(replicas), name, replicas))
-    how = "read" if sizer.surface.is_close(target) else "read from twice the points"
+    how = "read" if sizer.surface.is_close(asked_of(target)) else "read from twice the points"
     if not options:
         print(f"{describe(question)}: no option ({how})")
         return []

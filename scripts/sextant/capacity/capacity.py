@@ -150,8 +150,8 @@ class _Sized:
         """
         capacity_question = self.capacity_question
         target = capacity_question.target
-        requests = capacity_question.traffic.drawn(sizing.draw)
-        sizing_requests = capacity_question.sizing_traffic.drawn(sizing.draw)
+        requests = capacity_question.traffic.drawn(sizing.day)
+        sizing_requests = capacity_question.sizing_traffic.drawn(sizing.day)
 
         fixed = sizing.server.judge(requests, sizing.count, target, sizing.draw)
         results = find_schedule(sizing, requests, target, capacity_question.terms, self.startup)

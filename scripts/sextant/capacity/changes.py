@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -113,13 +114,15 @@ def after_failure(
 def after_growth(sizing: Sizing, traffic: ScalableTraffic, target: Target) -> Growth:
     """Return the results with more traffic, and the replicas that it needs."""
     server = sizing.server
-    more = traffic.scaled(GROWTH).drawn(sizing.draw)
+    more = traffic.scaled(GROWTH).drawn(sizing.day)
     peak = more.peak(target.window_s)  # what fails there fails
 
-    def meets(replicas: int) -> bool:
-        return not server.judge(peak, replicas, target, sizing.draw).n_missed
+    def meets(requests: RequestStream, replicas: int) -> bool:
+        return not server.judge(requests, replicas, target, sizing.draw).n_missed
 
-    needed = fewest_replicas(meets, round(sizing.count * GROWTH))
+    needed = fewest_replicas(partial(meets, peak), round(sizing.count * GROWTH))
+    if needed is not None:  # what meets the busiest windows may miss others
+        needed = fewest_replicas(partial(meets, more), needed)
     judged = server.judge(more, sizing.count, target, sizing.draw)
     return Growth(
         GROWTH,

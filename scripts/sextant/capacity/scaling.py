@@ -7,6 +7,7 @@ the one at which it costs least.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ def compare_policies(
         startup: how long a replica takes to start.
         findings: the answer's results of replicas that stay, and its schedule.
     """
-    requests = capacity_question.traffic.drawn(sizing.draw)
+    requests = capacity_question.traffic.drawn(sizing.day)
     window_terms = capacity_question.terms._replace(
         slot_s=capacity_question.target.window_s or WINDOW_S
     )
@@ -225,13 +226,13 @@ class _Follower:
         """Return the policy in the draw of the answer, then in others."""
         draw = self.sizing.draw
         others = [other for other in range(self.sizing.server.n_draws) if other != draw]
-        return on_threads(
-            lambda followed_draw: self.follow(policy, followed_draw), [draw, *others[:N_DRAWS]]
-        )
+        others = others[:N_DRAWS]
+        draws = [draw, *others]
+        return on_threads(partial(self.follow, policy), draws, [self.sizing.day, *others])
 
-    def follow(self, policy: ScalingPolicy, draw: int) -> _Followed:
-        """Simulate a policy in one draw of law and traffic."""
-        requests = self.asked.traffic.drawn(draw)
+    def follow(self, policy: ScalingPolicy, draw: int, day: int) -> _Followed:
+        """Simulate a policy in one draw of the law and one of the traffic."""
+        requests = self.asked.traffic.drawn(day)
         window_s = self.asked.target.window_s
         follow = self.sizing.server.follow
         assert follow is not None
@@ -271,7 +272,7 @@ class _Follower:
         def is_short(factor: float) -> bool:
             triggers = [t._replace(target=factor * t.target) for t in policy.triggers]
             scaled = replace(policy, triggers=tuple(triggers))
-            followed = self.follow(scaled, self.sizing.draw)
+            followed = self.follow(scaled, self.sizing.draw, self.sizing.day)
             short = followed.attainment < (self.asked.attainment or 0.0)
             badness = 1 - followed.attainment if short else followed.replica_hours
             trials.append(_Trial(short, badness, scaled))
@@ -282,7 +283,7 @@ class _Follower:
     def _in_flight(self) -> float:
         """Return the requests that each replica of the answer has in the busiest window."""
         sizing = self.sizing
-        requests = self.asked.traffic.drawn(sizing.draw)
+        requests = self.asked.traffic.drawn(sizing.day)
         span_s = self.asked.target.window_s or WINDOW_S
         results = sizing.server.run(requests, sizing.count, sizing.draw, None)
         _, n_busiest = requests.busiest(span_s)

@@ -34,8 +34,8 @@ def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLate
     is_stable = np.isfinite(decoding[:, 0])
     stable = replica.of_draws(is_stable)
     loads = Loads.of(stable, np.maximum(decoding[is_stable], LEAST_DECODING), request, cv2)
-    surface = borne.surface.fit_for(borne.target)
-    ratios = np.exp(surface.log_ratios(asked_of(borne.target), loads)[:, 0])
+    asked = asked_of(borne.target)
+    ratios = np.exp(borne.surface.fit_for(asked).log_ratios(asked, loads)[:, 0])
     limited_ms = {}
     for number, (name, limit) in enumerate(borne.target.limits.items()):
         limited_ms[name] = np.full(len(replica.terms), np.inf)

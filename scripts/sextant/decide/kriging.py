@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+
+from sextant.base.threads import one_thread
 
 _LINEAR = 0.3
 """Variance of the linear part of a function, over that of its constant part, per input."""
@@ -37,17 +38,18 @@ class Kriging(NamedTuple):
         flat = np.clip(flat, self.lowest, self.highest).astype(np.float32)
         known = self.inputs.astype(np.float32)
         weights = self.weights.astype(np.float32)
-        # exp(-(a - b)^2 / 2 r^2) from the products of a and b, in one buffer.
-        scale = np.float32(1 / self.reach**2)
-        of_known = -0.5 * scale * (known**2).sum(axis=1)
+
+        # exp(-(a - b)^2 / 2 r^2): the exponents are one product of extended inputs, in one buffer.
+        half = np.float32(0.5 / self.reach**2)
+        of_known = -half * (known**2).sum(axis=1)
+        factors = np.vstack([2 * half * known.T, of_known, -half * np.ones_like(of_known)])
+        extended = np.column_stack([flat, np.ones_like(flat[:, 0]), (flat**2).sum(axis=1)])
         bent = np.empty((len(flat), weights.shape[1]), np.float32)
-        with threadpool_limits(1):  # small matrices: threads only cost
+        with one_thread():
             for start in range(0, len(flat), _AT_ONCE):
-                part = flat[start : start + _AT_ONCE]
-                exponents = part @ (scale * known.T)
-                exponents += of_known
-                exponents -= (0.5 * scale * (part**2).sum(axis=1))[:, None]
+                exponents = extended[start : start + _AT_ONCE] @ factors
                 bent[start : start + _AT_ONCE] = np.exp(exponents, out=exponents) @ weights
+
         straight = flat @ (known.T @ weights)
         values = weights.sum(axis=0) + _LINEAR * straight + _BENT * bent + self.means
         return np.asarray(values, float).reshape(*inputs.shape[:-1], len(self.means))
@@ -65,7 +67,7 @@ def fit_kriging(inputs: np.ndarray, values: np.ndarray) -> Kriging:
     means = np.median(values, axis=0)
 
     best = None
-    with threadpool_limits(1):
+    with one_thread():
         for reach in _REACHES:
             covariance = _covariance(standard, standard, reach)
             for noise in _NOISES:

@@ -11,7 +11,7 @@ profiles, limits and rates.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,7 +26,6 @@ from sextant.law.means import (
     BatchLimits,
     MeanLoad,
     Means,
-    open_loop,
     open_loop_at,
     saturation_rps,
     step_parts,
@@ -35,7 +34,7 @@ from sextant.simulate.simulation import EDGES_MS, OK, Scheduler, StepLaw, on_thr
 from sextant.simulate.source import DIGEST
 from sextant.workload.requests import RequestStream, SteadyTraffic
 
-N_POINTS = 96
+N_POINTS = 160
 """Simulations of a design."""
 _TRIED = 8
 """Times as many laws and loads are compared when they are chosen."""
@@ -53,16 +52,8 @@ _CROWDED = 0.6
 _N_INPUTS = 8
 _N_IDENTIFIED = 2
 """Draws of requests that tell one kind of requests from another."""
-_N_CHECKED = 10
-"""Draws by which a surface is checked."""
-_CHECK_STEP = 0.07
-"""Share of the rate that a replica bears, above and below which a surface is checked."""
-_NO_RATE_RPS = 1e-9
-"""Rate of all requests that no replica has to share."""
-_FIRST_CHECK = 100_000
-"""Number of the requests of the first check: no point of a surface has them."""
-_ENOUGH_RIGHT = 0.75
-"""Share of these checks that a surface has to pass to be read."""
+_MOST_ERROR = 0.1
+"""Largest median error of a surface that is read: of each point's latency, by all the others."""
 _MOST_PROMPTS = 12
 """The most prompts in one step that are counted."""
 
@@ -263,8 +254,6 @@ class LatencySurface:
     n_points: int = N_POINTS
     surfaces: dict[object, Kriging] = field(default_factory=dict, repr=False)
     """What was fitted already, by what was asked."""
-    verdicts: dict[object, bool] = field(default_factory=dict, repr=False)
-    """What was checked already, by what was asked."""
 
     @cached_property
     def request(self) -> MeanRequest:
@@ -282,11 +271,14 @@ class LatencySurface:
     @cached_property
     def finer(self) -> "LatencySurface":
         """The same surface with twice as many points."""
-        return replace(self, n_points=2 * self.n_points, surfaces={}, verdicts={})
+        return replace(self, n_points=2 * self.n_points, surfaces={})
 
-    def fit_for(self, target: Target) -> "LatencySurface":
-        """Return the surface that is read for a target: a finer one where this one is not close."""
-        return self if self.is_close(target) else self.finer
+    def fit_for(self, asked: Sequence[Asked]) -> "LatencySurface":
+        """Return the surface that is read: a finer one where this one is not close.
+
+        It is the same whatever the limits are, so tighter ones never look easier.
+        """
+        return self if self.is_close(asked) else self.finer
 
     @cached_property
     def results(self) -> list[ServingResults]:
@@ -313,55 +305,13 @@ class LatencySurface:
             self.surfaces[key] = fit_kriging(inputs[is_known], values[is_known])
         return self.surfaces[key]
 
-    def is_close(self, target: Target) -> bool:
-        """Return whether the surface tells what a replica bears within a target.
+    def is_close(self, asked: Sequence[Asked]) -> bool:
+        """Return whether the surface tells what is asked: the latency at each of its points.
 
-        Draws that are not points of the surface are simulated a little below the rate that it
-        tells, where the target has to be met, and a little above, where it has to be missed.
+        Each is told by the surface through all the other points. The median error counts.
         """
-        key = shape_of(asked_of(target))
-        if key not in self.verdicts:
-            path = kept_path("check", *self._identity, repr(target))
-            kept = read_arrays(path)
-            if kept is None:
-                checks = self._checks(target)
-                right = on_threads(partial(self._is_right, target), range(len(checks)), checks)
-                kept = {"right": np.array(right)}
-                keep_arrays(path, kept)
-            verdicts = kept["right"]
-            self.verdicts[key] = not len(verdicts) or float(verdicts.mean()) >= _ENOUGH_RIGHT
-        return self.verdicts[key]
-
-    def _checks(self, target: Target) -> list[tuple[DesignPoint, bool]]:
-        """Return points near the rates that replicas bear, and whether they meet the target."""
-        rng = np.random.default_rng([self.traffic.seed, 4])
-        names = sorted(self.replicas)
-        alpha = self.traffic.alpha
-        units, limits_ms = unit_limits(asked_of(target))
-        alone = SteadyLoad(_NO_RATE_RPS, alpha, self.request)
-        requests = self.request.load(1 / alpha)
-        checks = []
-        for name in rng.choice(names, _N_CHECKED):
-            replica = self.replicas[str(name)]
-            one = replica.of_draws(rng.integers(0, len(replica.terms), 1))
-            limits = self.request.limits(one.scheduler)
-            rates = load_table(self, one, units, alone).borne_rates(limits_ms[:, None])
-            borne_rps = float(np.min(rates))
-            if borne_rps <= 0:
-                continue
-            for is_met, factor in ((True, 1 - _CHECK_STEP), (False, 1 + _CHECK_STEP)):
-                means = open_loop(one.law(0), limits, requests, np.array([[factor * borne_rps]]))
-                if np.isfinite(means.decoding[0, 0]):
-                    load = Loads.of(one, means.decoding, self.request, np.array([[1 / alpha]]))
-                    point = DesignPoint(one.scheduler, one.law(0), load, 1 / alpha)
-                    checks.append((point, is_met))
-        return checks
-
-    def _is_right(self, target: Target, number: int, check: tuple[DesignPoint, bool]) -> bool:
-        point, is_met = check
-        result = point.simulated(self.traffic, self.prefix_hit_rate, _FIRST_CHECK + number)
-        worst = max(worst_of(result, limits, percentile) for limits, percentile in asked_of(target))
-        return (worst <= 1) == is_met
+        errors = np.median(np.abs(self.surface_of(asked).errors), axis=0)
+        return bool((errors <= _MOST_ERROR).all())
 
     def _values(self, limits: Mapping[str, Limit], percentile: float) -> np.ndarray:
         """Return the logarithm of the largest simulated ratio over the largest of means.
@@ -557,7 +507,7 @@ class BorneRates:
         key = shape_of(units), anchor
         if key not in self.tables:
             load = SteadyLoad(ANCHOR_STEP**anchor, self.alpha, self.surface.request)
-            surface = self.surface.fit_for(self.target)
+            surface = self.surface.fit_for(units)
             self.tables[key] = load_table(surface, self.replica, units, load)
         return self.tables[key]
 

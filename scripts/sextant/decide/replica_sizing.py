@@ -9,6 +9,7 @@ steady rate; the other draws lie between them (`_tried_loads`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,27 @@ are near the draw that decides."""
 _HIGHEST_RANK = 0.95
 _FAR = 32
 """Times the guessed replicas beyond which no number is tried."""
+_FASTER = (1.0, 16.0)
+"""How many times as fast requests arrive, in search of the rate that one replica bears."""
+_N_FASTER = 8
+"""Steps of that search, by bisection."""
+
+
+class Trial(NamedTuple):
+    """A draw of the law with a draw of the traffic, and what they need."""
+
+    draw: int  #: Of the law; 0: the likeliest.
+    day: int  #: Of the traffic.
+    load: float  #: In replicas that bear just so much; infinite where no number is enough.
+
+
+class DrawnLoads(NamedTuple):
+    """What some traffic needs."""
+
+    loads: np.ndarray
+    """Load in replicas that bear just so much, (1 + draws,), the likeliest law first."""
+    trials: tuple[Trial, ...] = ()
+    """What was simulated; none where all loads were read from a surface."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,8 @@ class Sizing:
     no number is enough. Without draws it is that of the likeliest law alone."""
     replicas: int | None = None
     """The fewest that meet the target with the asked probability."""
+    trials: tuple[Trial, ...] = ()
+    """The draws that were simulated; none where all were read from a surface."""
 
     @property
     def needs(self) -> np.ndarray:
@@ -66,14 +90,32 @@ class Sizing:
         finite = self.needs[np.isfinite(self.needs)].astype(int)
         return [*map(int, np.unique(np.maximum(finite, least)))]
 
+    @cached_property
+    def example(self) -> Trial:
+        """The draws of law and traffic that need as many replicas as the answer has.
+
+        What else is simulated of the answer is simulated with these: with draws that were tried, if
+        any were.
+        """
+        if not self.server.n_draws:
+            return Trial(0, 0, float(self.loads[0]))
+        trials = [trial for trial in self.trials if trial.draw and trial.load <= self.count]
+        if not trials:
+            rows = np.flatnonzero(self.needs <= self.count)
+            trials = [Trial(1 + row, 1 + row, float(self.loads[row])) for row in rows.tolist()]
+        most = max(np.ceil(trial.load - 1e-9) for trial in trials)
+        hardest = [trial for trial in trials if np.ceil(trial.load - 1e-9) == most]
+        return min(hardest, key=lambda trial: abs(trial.load - (self.count - 0.5)))
+
     @property
     def draw(self) -> int:
-        """A draw that needs as many replicas as the answer has, for what is simulated of it."""
-        if not self.server.n_draws:
-            return 0
-        distance = np.abs(self.loads - (self.count - 0.5))
-        most = self.needs[self.needs <= self.count].max(initial=0)
-        return 1 + int(np.where(self.needs == most, distance, np.inf).argmin())
+        """The draw of the law of `example`."""
+        return self.example.draw
+
+    @property
+    def day(self) -> int:
+        """The draw of the traffic of `example`."""
+        return self.example.day
 
     @property
     def count(self) -> int:
@@ -172,8 +214,8 @@ def size_replicas(
         return replace(sizing, status="too_slow")
 
     borne = borne_of(server, days.traffic, target, surface)
-    loads = replica_loads(server, days, target, 1 - probability, borne)
-    sizing = replace(sizing, loads=loads[1:] if server.n_draws else loads)
+    loads, trials = drawn_loads(server, days, target, 1 - probability, borne)
+    sizing = replace(sizing, loads=loads[1:] if server.n_draws else loads, trials=trials)
     if not np.isfinite(whole_replicas(loads)).any():
         return replace(sizing, status="too_many", loads=np.empty(0))
     if np.isfinite(loads[0]):
@@ -206,7 +248,17 @@ def replica_loads(
 ) -> np.ndarray:
     """Return the load of some traffic, in replicas that bear just so much, (1 + draws,).
 
-    The likeliest law is the first. Infinite: no number of replicas is enough.
+    Arguments as of `drawn_loads`.
+    """
+    return drawn_loads(server, days, target, risk, borne).loads
+
+
+def drawn_loads(
+    server: SimulatedReplica, days: Days, target: Target, risk: float, borne: BorneRates
+) -> DrawnLoads:
+    """Return the load of some traffic, in replicas that bear just so much, and what was tried.
+
+    Infinite: no number of replicas is enough.
 
     Args:
         server: the replica.
@@ -220,9 +272,9 @@ def replica_loads(
     if not is_read(server, days.traffic, target):
         return _tried_loads(server, days, target, risk, borne_rps)
     if is_refusing(server, demand, target):
-        return np.full(len(borne_rps), np.inf)
+        return DrawnLoads(np.full(len(borne_rps), np.inf))
     with np.errstate(divide="ignore"):
-        return np.asarray(demand.rate_rps / borne_rps)
+        return DrawnLoads(np.asarray(demand.rate_rps / borne_rps))
 
 
 def is_read(server: SimulatedReplica, traffic: Traffic, target: Target) -> bool:
@@ -243,7 +295,7 @@ def _tried_loads(
     target: Target,
     risk: float,
     borne_rps: np.ndarray,
-) -> np.ndarray:
+) -> DrawnLoads:
     """Return the loads by simulating a few draws; the others lie between them by what they bear.
 
     Args:
@@ -271,6 +323,7 @@ def _tried_loads(
     starts = [guess * likeliest_rps / borne_rps[draw] for draw in draws]
     numbers = range(1, 1 + len(draws))
     tried = on_threads(partial(_tried_load, server, days, target), numbers, draws, starts)
+    trials = tuple(map(Trial, [0, *draws], [0, *numbers], [first, *tried]))
 
     loads = np.full(len(borne_rps), np.inf)
     loads[0] = first
@@ -278,7 +331,7 @@ def _tried_loads(
     known = np.array([first, *tried])
     is_finite = np.isfinite(known) & (known_rps > 0)
     if not is_finite.any():
-        return loads
+        return DrawnLoads(loads, trials)
     order = np.argsort(known_rps[is_finite])
     log_rps = np.log(known_rps[is_finite][order])
     log_loads = _alike(np.log(known[is_finite][order]), log_rps)
@@ -290,7 +343,7 @@ def _tried_loads(
     beyond = np.minimum(at - log_rps[0], 0) + np.maximum(at - log_rps[-1], 0)
     loads[rows] = np.exp(np.interp(at, log_rps, log_loads) - beyond)
     loads[0] = first
-    return loads
+    return DrawnLoads(loads, trials)
 
 
 def _alike(log_loads: np.ndarray, log_rps: np.ndarray) -> np.ndarray:
@@ -341,13 +394,31 @@ def _tried_load(
         return np.inf
     if replicas == 1 and demand.gaps is not None:  # latencies at a light load say little of it
         return min(guess, 1.0)
+    if replicas == 1 and draw == 0:  # the answer says what a replica bears
+        return 1 / _most_times_faster(server, demand, target)
     spare = _log_worst(judged[replicas], target)
-    if replicas == 1 or replicas - 1 not in judged:
-        return replicas * float(np.exp(min(spare, 0.0))) if replicas == 1 else replicas - 0.5
+    if replicas == 1:
+        return float(np.exp(min(spare, 0.0)))
+    if replicas - 1 not in judged:
+        return replicas - 0.5
     missing = _log_worst(judged[replicas - 1], target)
     if missing <= 0 or spare > 0:
         return replicas - 0.5
     return replicas - 1 + missing / (missing - spare)
+
+
+def _most_times_faster(server: SimulatedReplica, demand: RequestStream, target: Target) -> float:
+    """Return how many times as fast requests may arrive, so that one replica still serves them.
+
+    The law is the likeliest one. Latencies at a light load say little of it: it is simulated.
+    """
+    low, high = np.log(_FASTER)
+    for _ in range(_N_FASTER):
+        middle = (low + high) / 2
+        faster = demand.faster(float(np.exp(middle)))
+        is_met = not server.judge(faster, 1, target).n_missed
+        low, high = (middle, high) if is_met else (low, middle)
+    return float(np.exp(low))
 
 
 def _log_worst(judged: Judged, target: Target) -> float:

@@ -153,8 +153,8 @@ def simulated_replica(
 
     def bound(demand: RequestStream) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= laws.scheduler.longest
-        if not taken.any():
-            return None
+        if not taken.any() or demand.prefixes is not None:
+            return None  # how much memory requests share depends on which of them meet
         inputs = float(demand.input_tokens[taken].mean())
         outputs = max(float(demand.output_tokens[taken].mean()), 2.0)
         load = MeanLoad(inputs, outputs, prefix_hit_rate * inputs)

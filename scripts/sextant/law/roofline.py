@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
+from sextant.base.threads import one_thread
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.fit import Checkpoint, LawFit, fit_law
@@ -96,7 +96,7 @@ class Roofline(JointPredictor):
             self.correction_ = Correction([])
             return self
 
-        with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
+        with one_thread():
             fitted = fit_law(LAW, X, y_ms)
             if references is not None and self.has_steps:
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
@@ -135,7 +135,7 @@ class Roofline(JointPredictor):
             scales=dict(zip(kinds, arrays["scales"], strict=True)),
             scales_before=dict(zip(kinds, arrays["scales_before"], strict=True)),
         )
-        with threadpool_limits(1):
+        with one_thread():
             fitted = fit_law(LAW, X, y[TARGETS].to_numpy(float), start=start)
         self.has_steps = _has_steps(X)
         self.posterior_ = fitted.posterior
@@ -178,7 +178,7 @@ class Roofline(JointPredictor):
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
         draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
-        with threadpool_limits(1):
+        with one_thread():
             for llm_id in X["llm_id"].unique():
                 rows_of_llm = np.flatnonzero(X["llm_id"] == llm_id)
                 for start in range(0, len(rows_of_llm), _ROWS_AT_ONCE):
@@ -213,7 +213,7 @@ class Roofline(JointPredictor):
         X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
         X = X.assign(users=np.tile(_USERS, n_rows))
         posterior = self.posterior_
-        with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
+        with one_thread():
             phi = posterior.draw_parameters(rows, n_draws, seed)
 
         # One law a draw and configuration: its parameters and facts are the same at all users.

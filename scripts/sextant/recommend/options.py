@@ -202,7 +202,8 @@ def nearest_measurements(case: Case, profile_id: str, slo: SLO) -> list[NearMeas
         if fixed and part["source"].isin(fixed).all():
             distance = np.abs(np.log(part[LENGTHS].to_numpy(float) / case.lengths)).sum(axis=1)
             part = part[distance <= distance.min() + 1e-9]
-        first = next(part.astype(object).where(part.notna(), None).itertuples())
+        row = part.head(1)
+        first = next(row.astype(object).where(row.notna(), None).itertuples())
         llm = served(case.measured_llms[first.llm_id], first.precision, first.kv_precision)
         measurements.append(
             NearMeasurement(

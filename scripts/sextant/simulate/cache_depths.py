@@ -16,21 +16,38 @@ def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.n
             the other.
         ends: (n,) where each request's blocks end.
     """
-    as_indices = (np.ascontiguousarray(values, np.int64) for values in (prefix, ends))
-    return compute_depths(*as_indices)
+    n = len(prefix)
+    depth, used_by, last, last_request = (np.full(n, -1, np.int64) for _ in range(4))
+    marks = np.zeros(n + 1, np.int64)
+    blocks = np.ascontiguousarray(prefix, np.int64)
+    block_ends = np.ascontiguousarray(ends, np.int64)
+    compute_depths(blocks, block_ends, depth, used_by, last, last_request, marks)
+    return depth, used_by
 
 
 @compiled
-def compute_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `cache_depths` does, of contiguous int64 arrays."""
+def compute_depths(
+    prefix: np.ndarray,
+    ends: np.ndarray,
+    depth: np.ndarray,
+    used_by: np.ndarray,
+    last: np.ndarray,
+    last_request: np.ndarray,
+    marks: np.ndarray,
+) -> None:
+    """Write what `cache_depths` returns; all arrays are contiguous int64.
+
+    Args:
+        prefix: as of `cache_depths`.
+        ends: as of `cache_depths`.
+        depth: result, -1 for each block.
+        used_by: result, -1 for each block.
+        last: when each block was used last, -1 for each block.
+        last_request: by which request, -1 for each block.
+        marks: a Fenwick tree, 0 for each block and one more. Node i counts the marks of positions
+            up to i, back to the one below its lowest bit.
+    """
     n = len(prefix)
-    depth = np.full(n, -1)
-    used_by = np.full(n, -1)
-    last = np.full(n, -1)
-    last_request = np.full(n, -1)
-    # Fenwick tree: node i counts the marks of positions up to i, back to the one below its
-    # lowest bit.
-    marks = np.zeros(n + 1, np.int64)
     n_held = 0
     start = 0
     for request in range(len(ends)):
@@ -56,4 +73,3 @@ def compute_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np
             last[prefix[k]] = now
             last_request[prefix[k]] = request
         start = ends[request]
-    return depth, used_by

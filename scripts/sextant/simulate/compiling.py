@@ -62,4 +62,6 @@ def compiled(function: Function) -> Function:
     """
     if BUILT is not None:
         return cast(Function, getattr(BUILT, function.__name__, function))
-    return cast(Function, numba.njit(nogil=True, cache=_FOLDER is not None)(function))
+    # No function makes an array, so references to arrays need not be counted.
+    options = {"nogil": True, "cache": _FOLDER is not None, "_nrt": False}
+    return cast(Function, numba.njit(**options)(function))

@@ -68,9 +68,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:  # noqa: PLR0915
         new = crossing[plan % w.block_tokens]
         if new > w.n_blocks - used:
             break
-        if new > 0:
-            used += new
-            tables.take(w, r, new)
+        used += new
         context += n
         start_s = max(plan_s, free_s)
         end_s = start_s + 1e-3 * (fixed_ms + context_ms * context)
@@ -88,6 +86,8 @@ def decode_only(w: World, r: int, until_s: float) -> None:  # noqa: PLR0915
             high_s = SHORTEST_S * math.exp((bin_ + 1) * BIN_WIDTH)
         w.gaps[window_of(w, end_s), bin_] += s.n_counted
         gap_sum_s += gap_s
+    # Nothing else takes or frees blocks meanwhile, so they are booked at once.
+    tables.take(w, r, used - s.used)
     s.n_gaps += s.n_counted * (steps - s.steps)
     s.gap_sum_s += s.n_counted * gap_sum_s
     # The loop has these in registers.

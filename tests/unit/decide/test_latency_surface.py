@@ -66,7 +66,7 @@ def test_rates_between_anchors_are_interpolated_and_at_anchors_exact() -> None:
     for anchor in (-1, 0, 2):
         rate_rps = 4.0**anchor
         load = SteadyLoad(rate_rps, 1.0, SURFACE.request)
-        surface = SURFACE.fit_for(TARGET)
+        surface = SURFACE.fit_for(units)
         read = borne_within(load_table(surface, LAWS, units, load), limits_ms)
         steps = borne.steps(anchor)
         assert (steps == in_steps(read)).all()
