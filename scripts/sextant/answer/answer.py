@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from sextant.answer.option import Option
+from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison
 from sextant.ask.serving import Serving
 from sextant.ask.source import Source
@@ -55,6 +56,8 @@ class Answer:
     """Lengths, engine and precision that were asked about; None: as measured."""
     api: ApiComparison | None = None
     """Own GPUs beside an API's prices; None: not asked for, or not known."""
+    variations: Sequence[Variation] = ()
+    """What would be recommended for other values, where these are asked about (`--vary`)."""
 
     @property
     def has_option(self) -> bool:
@@ -95,6 +98,7 @@ class Answer:
             evidence: the nearest measurements.
         """
         profile = self.chosen_profile
+        variations = [variation.to_dict() for variation in self.variations]
         return {
             "llm_id": self.llm_id,
             **self.chosen._asdict(),
@@ -110,4 +114,5 @@ class Answer:
             "characterization": self.source.facts(),
             "prices": [origin._asdict() for origin in self.price_origins],
             "warnings": self.all_warnings,
+            **({"variations": variations} if variations else {}),
         }

@@ -8,7 +8,13 @@ import typer
 
 from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.keywords import with_keywords
-from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
+from sextant.api.question_options import (
+    CandidateOptions,
+    CaseOptions,
+    LimitOptions,
+    VaryOption,
+    refuse_varied_budget,
+)
 from sextant.api.shown import ShownAnswer, shown_budget
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
@@ -65,6 +71,7 @@ class SearchOptions:
     usd_per_month: float | None = None
     """A budget for a month of 730 hours: the answer is how much of this traffic it serves, as a
     factor."""
+    vary: VaryOption = None
 
     def needed_attainment(self) -> float | None:
         """Return the share of windows that a tuned policy has to meet; None if none is tuned."""
@@ -117,6 +124,7 @@ def capacity(
     question = capacity_question(traffic, promise, case, candidates, server, search)
     if search.usd_per_month is None:
         return answer_traffic(question, search.tune_policy)
+    refuse_varied_budget(search.vary)
     if question.has_policy or question.split_tokens is not None or question.is_disaggregated:
         fields = "--policy, --tune-policy, --split-tokens, --disaggregated"
         raise InputError("a budget is asked about", field=fields, fix="leave them out")
@@ -166,6 +174,7 @@ def capacity_question(
 ) -> "CapacityQuestion":
     """Return the question that the options are. Raises InputError for a wrong one."""
     from sextant.ask.traffic import DrawnTraffic, TraceTraffic
+    from sextant.ask.variation import parse_variants
     from sextant.capacity.policies import read_policy
     from sextant.capacity.question import CapacityQuestion, Terms
     from sextant.decide.windows import WINDOW_S, Target
@@ -216,5 +225,6 @@ def capacity_question(
         is_disaggregated=search.disaggregated,
         policy=policy,
         steady=steady,
+        variants=tuple(parse_variants(search.vary or ())),
         notes=tuple(assumed),
     )

@@ -37,6 +37,14 @@ _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
     **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
 }
+VaryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Answer again for other values, all combinations in one table: traffic=0.8,1,1.5 and "
+        "price:H200=0.8,1 are factors, ttft-ms=500,1000 and input-tokens=500,2000 are values; may "
+        "be given again."
+    ),
+]
 _WITH_PERCENTILE = re.compile(r"p([0-9]+):(.*)")
 
 
@@ -321,3 +329,10 @@ def slo_of_options(
     facts = limits.of() | load.of(case.requests.lengths()) | {"max_failed": max_failed}
     with naming_options(_FIELDS):
         return SLO("asked", **facts | {"percentile": case.percentile})
+
+
+def refuse_varied_budget(vary: list[str] | None) -> None:
+    """Raise InputError where a budget is varied."""
+    if vary:
+        fix = "leave it out, or give a load in place of the budget"
+        raise InputError("a budget is asked about", field="--vary", fix=fix)

@@ -12,6 +12,8 @@ from sextant.api.question_options import (
     CaseOptions,
     LimitOptions,
     LoadOptions,
+    VaryOption,
+    refuse_varied_budget,
     slo_of_options,
 )
 from sextant.api.shown import ShownAnswer, shown_budget
@@ -42,6 +44,7 @@ class RecommendOptions:
     usd_per_month: float | None = None
     """In place of a load, a budget for a month of 730 hours: the answer is the largest request rate
     that it serves."""
+    vary: VaryOption = None
 
 
 @with_keywords
@@ -82,9 +85,11 @@ def recommend(
             decision.usd_per_month, decision, load, limits, case, candidates
         )
 
+    from sextant.ask.variation import parse_variants
     from sextant.recommend.document import recommendation_document
     from sextant.recommend.recommend import recommend_llm
 
+    variants = parse_variants(decision.vary or ())
     slo = slo_of_options(case, load, limits, decision.max_failed)
     question = case.question(
         slo,
@@ -94,7 +99,7 @@ def recommend(
         is_disaggregated=decision.disaggregated,
         **candidates.of(),
     )
-    answer = recommend_llm(question)
+    answer = recommend_llm(question, variants)
     return ShownAnswer(
         result=answer,
         document=lambda is_page: recommendation_document(answer, has_widget=is_page),
@@ -114,6 +119,7 @@ def _recommend_for_budget(
     """Return the largest request rate that a budget serves."""
     from sextant.recommend.budget import recommend_for_budget
 
+    refuse_varied_budget(decision.vary)
     if load != LoadOptions():
         loads = "--usd-per-month, --users, --request-rate, --tokens-per-day"
         problem = "a budget and a load are given"
@@ -155,9 +161,10 @@ def _recommend_for_trace(
         case,
         candidates,
         traffic.SchedulerOptions(),
-        capacity.SearchOptions(),
+        capacity.SearchOptions(vary=decision.vary),
     )
     notes = (_SIMULATED,)
     if decision.usd_per_month is not None:
+        refuse_varied_budget(decision.vary)
         return capacity.answer_traffic_budget(question, decision.usd_per_month, notes)
     return capacity.answer_traffic(question, notes=notes)

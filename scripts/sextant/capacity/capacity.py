@@ -15,9 +15,11 @@ from sextant.answer.certainty import (
 )
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption, pools_note, size_pools
+from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare_with_api
 from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
 from sextant.ask.traffic import demand_notes
+from sextant.ask.variation import Variant
 from sextant.capacity.answer import (
     CapacityAnswer,
     CapacityFindings,
@@ -142,6 +144,40 @@ class _Sized:
         laws = sizing.server.laws
         unknowns = unknowns_of_laws(laws, self.surface.request, replica_rps)
         return find_cause(profile_id, sizing.loads, unknowns)
+
+    def varied(self, variant: Variant) -> "_Sized":
+        """Return the question of a variant, sized with the same laws."""
+        capacity_question = self.capacity_question.varied(variant)
+        case = self.laws.case
+        gpu_profiles = variant.priced(case.gpu_profiles)
+        servers = {
+            name: replace(server, profile=gpu_profiles[name])
+            for name, server in self.servers.items()
+        }
+        sizings = size_profiles(
+            servers,
+            capacity_question.sizing_traffic,
+            capacity_question.target,
+            1 - capacity_question.risk,
+            self.surface,
+            capacity_question.terms.least,
+        )
+        return replace(
+            self,
+            capacity_question=capacity_question,
+            laws=replace(self.laws, case=replace(case, gpu_profiles=gpu_profiles)),
+            servers=servers,
+            sizings=sizings,
+        )
+
+    def vary(self, chosen: Option) -> list[Variation]:
+        """Return the option of each variant that is asked about."""
+        variations = []
+        for variant in self.capacity_question.variants:
+            outcome = self.varied(variant).ranked_outcomes()[0]
+            option = outcome.option if outcome.replicas else Option()
+            variations.append(Variation(variant.values, option, chosen))
+        return variations
 
     def findings(self, sizing: Sizing) -> CapacityFindings:
         """Return the results of the chosen replicas, and what would change them.
@@ -395,4 +431,5 @@ def _answer(
         are_pools_asked=capacity_question.is_disaggregated,
         pools=pools,
         api=api,
+        variations=sized.vary(chosen),
     )

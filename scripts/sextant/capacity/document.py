@@ -6,6 +6,7 @@ from typing import Any
 
 from sextant.answer.certainty import price_sections
 from sextant.answer.option import beaten_notes, split_beaten
+from sextant.answer.variations import variations_sections
 from sextant.answer.words import (
     answer_source_line,
     chosen_words,
@@ -72,6 +73,7 @@ def capacity_document(answer: CapacityAnswer, origin: Mapping[str, Any] | None =
     blocks: list[Block] = [
         Headline(capacity_headline(answer)),
         *(Note(text, "warning") for text in answer.all_warnings),
+        *variations_sections(answer.variations),
         *api_section(answer.api),
         *capacity_sections(answer),
         Note(answer_source_line(answer)),

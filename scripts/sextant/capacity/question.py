@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.variation import Variant
 from sextant.base.errors import InputError
 from sextant.decide.windows import Target
 from sextant.facts.engine import Startup, startup_of
@@ -56,7 +57,8 @@ class CapacityQuestion:
     steady: SteadyTraffic | None = None
     """Traffic that sizes the replicas; `traffic` then only shows them over time. None: `traffic`
     does both."""
-
+    variants: tuple[Variant, ...] = ()
+    """Other values of its numbers, each with its own option."""
     notes: tuple[str, ...] = ()
     """What the answer says first, e.g. which lengths are assumed."""
 
@@ -64,6 +66,24 @@ class CapacityQuestion:
     def sizing_traffic(self) -> ScalableTraffic:
         """The traffic that sizes the replicas."""
         return self.steady or self.traffic
+
+    def varied(self, variant: Variant) -> "CapacityQuestion":
+        """Return the question of a variant; its prices are those of the candidates.
+
+        Raises InputError: it varies lengths, or a limit that is not asked for.
+        """
+        if variant.has_lengths:
+            problem = "the lengths are those of the traffic"
+            fix = "leave lengths out here; `sextant recommend` varies them"
+            raise InputError(problem, field="--vary", fix=fix)
+        slo = variant.slo(self.question.slo)
+        return replace(
+            self,
+            question=replace(self.question, slo=slo),
+            traffic=self.traffic.scaled(variant.traffic),
+            steady=self.steady and self.steady.scaled(variant.traffic),
+            target=replace(self.target, limits=slo.limits),
+        )
 
     @property
     def has_policy(self) -> bool:

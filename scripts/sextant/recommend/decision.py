@@ -11,7 +11,7 @@ from sextant.answer.option import Option
 from sextant.answer.rate_sizer import LITTLES_LAW, steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
-from sextant.ask.forecast import Fitted, fit_predictor
+from sextant.ask.forecast import Fitted, fit_predictor, make_predictor
 from sextant.decide.headroom import Headroom
 from sextant.predict.predictor import JointPredictor
 from sextant.recommend.cost import expect_rate, expect_users
@@ -89,6 +89,35 @@ class Decision:
         if sizer is None:
             return steady_note(slo, LITTLES_LAW)
         return sizer.notes()
+
+
+class Decided(NamedTuple):
+    """A decision, and what drafts of several lengths gain."""
+
+    decision: Decision
+    gains: Sequence[DraftGain]
+
+
+def decide_case(case: Case) -> Decided:
+    """Decide a predicted case, with the best number of draft tokens where none is stated.
+
+    Raises:
+        InputError: the characterization cannot answer.
+    """
+    gpu_profiles = {
+        **case.source.characterization.profiles,
+        **case.gpu_profiles,
+        **case.unmeasured_profiles(),
+    }
+    model = make_predictor(case.question, gpu_profiles)
+    case.excluded  # noqa: B018  raises InputError where no candidate can serve the LLM
+
+    decision = decide(case, model)
+    gains = decision.drafting_gains() if case.question.speculative else []
+    if gains and case.question.draft_tokens is None and gains[0].draft_tokens != 1:
+        decision = decide(case.varied({"draft_tokens": gains[0].draft_tokens}), model)
+        gains = decision.drafting_gains()
+    return Decided(decision, gains)
 
 
 def decide(case: Case, model: JointPredictor) -> Decision:

@@ -9,6 +9,7 @@ from sextant.answer.certainty import (
     price_sections,
 )
 from sextant.answer.option import beaten_notes, split_beaten
+from sextant.answer.variations import variations_sections
 from sextant.answer.words import (
     answer_source_line,
     chance_words,
@@ -73,6 +74,7 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
         *(Note(line, "warning") for line in warnings),
         Facts(lines),
         *([widget] if widget else []),
+        *variations_sections(answer.variations),
         *api_section(answer.api),
         *reasons,
         Note(answer_source_line(answer, execution)),

@@ -47,6 +47,11 @@ def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:
     return option_of(weighing.choose(options, weighing.slo))
 
 
+def option_for(weighing: Weighing, slo: SLO) -> Option:
+    """Return the option that is chosen for another SLO; all None where there is none."""
+    return option_of(weighing.choose(weighing.options(slo), slo))
+
+
 def option_of(best: pd.DataFrame) -> Option:
     """Return the option of the only row that `choose` returns for one LLM."""
     (row,) = frame_rows(best)
@@ -161,10 +166,7 @@ def list_changes(weighing: Weighing) -> list[Change]:
     for name, change in _CHANGES.items():
         with suppress(InputError):  # beyond what an SLO may ask for
             slos[name] = weighing.slo.scaled(**change)
-    return [
-        Change(name, option_of(weighing.choose(weighing.options(slo), slo)))
-        for name, slo in slos.items()
-    ]
+    return [Change(name, option_for(weighing, slo)) for name, slo in slos.items()]
 
 
 def cliff_notes(changes: Sequence[Change], chosen: Option) -> list[str]:

@@ -1,6 +1,7 @@
 """Answer a question about one LLM: from its own points if they answer, else from a predictor."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sextant.answer.certainty import list_frontier, price_certainty
@@ -8,8 +9,8 @@ from sextant.answer.drafting import DraftGain, drafting_notes
 from sextant.answer.option import Option
 from sextant.answer.pools import pools_note
 from sextant.ask.case import read_case
-from sextant.ask.forecast import make_predictor
 from sextant.ask.question import Question
+from sextant.ask.variation import Variant
 from sextant.recommend.cost import (
     answer_energy,
     api_comparison,
@@ -18,7 +19,7 @@ from sextant.recommend.cost import (
     price_tokens,
     with_energy,
 )
-from sextant.recommend.decision import Decision, decide
+from sextant.recommend.decision import Decision, decide_case
 from sextant.recommend.measured import recommend_measured
 from sextant.recommend.options import (
     cliff_notes,
@@ -34,40 +35,34 @@ from sextant.recommend.recommendation import (
     PredictedRecommendation,
     Recommendation,
 )
+from sextant.recommend.variations import vary_measured, vary_predicted
 from sextant.recommend.ways import options_on_unmeasured_gpus, other_ways
 
 if TYPE_CHECKING:
     from sextant.law.energy import Energy as EnergyLaw
 
 
-def recommend_llm(question: Question) -> Recommendation:
+def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recommendation:
     """Recommend a GPU profile and a number of replicas for one LLM.
 
     Where the LLM's own points do not answer, price is weighed against probability, by joint draws
     of the latencies or by simulating arrivals at random (docs/predictor.md, "Decision").
+
+    Args:
+        question: what is asked.
+        variants: other values of its numbers, each with its own option.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
     """
     case = read_case(question)
     if case.is_answered_by_points:
-        return recommend_measured(case)
+        measured = recommend_measured(case)
+        return replace(measured, variations=vary_measured(case, measured.chosen, variants))
 
-    gpu_profiles = {
-        **case.source.characterization.profiles,
-        **case.gpu_profiles,
-        **case.unmeasured_profiles(),
-    }
-    model = make_predictor(case.question, gpu_profiles)
-    case.excluded  # noqa: B018  raises InputError where no candidate can serve the LLM
-    outside = case.outside_clauses()
-
-    decision = decide(case, model)
-    gains = decision.drafting_gains() if case.question.speculative else []
-    if gains and case.question.draft_tokens is None and gains[0].draft_tokens != 1:
-        decision = decide(case.varied({"draft_tokens": gains[0].draft_tokens}), model)
-        gains = decision.drafting_gains()
-    return _answer(decision, gains, outside)
+    decision, gains = decide_case(case)
+    answer = _answer(decision, gains, case.outside_clauses())
+    return replace(answer, variations=vary_predicted(decision, variants))
 
 
 def _answer(
