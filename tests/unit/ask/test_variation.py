@@ -86,5 +86,5 @@ def test_a_price_is_that_of_a_profile_or_of_all_with_a_gpu() -> None:
 
     assert usd_of("price:H200") == [2.0, 4.0, 4.0, 8.0]
     assert usd_of("price:2xH100-80GB") == [4.0, 8.0, 4.0, 4.0]
-    with pytest.raises(InputError, match="'A100' is none of the candidates.*H100-80GB, H200"):
+    with pytest.raises(InputError, match=r"'A100' is none of the candidates.*H100-80GB, H200"):
         usd_of("price:A100")
