@@ -17,7 +17,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def plan(fresh: Project) -> dict:
-    done = fresh.sextant("plan", *OPTIONS, "--nodes", "2", "--json")
+    done = fresh.sextant("plan", *OPTIONS, "--nodes", "2", "--format", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

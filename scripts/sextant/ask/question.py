@@ -2,11 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.facts.engine import has_cuda_graphs
+from sextant.facts.engine import engines_with_sheets, has_cuda_graphs
 from sextant.facts.llm import DTYPE_PRECISION, KV_PRECISIONS, PRECISIONS, GivenSizes, name_of
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
@@ -166,6 +167,7 @@ def check_question(question: Question) -> None:
             problem = f"unknown {name.replace('_', ' ')} {value!r}"
             raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
 
+    _check_engine(question.engine)
     if not 0 <= question.prefix_hit_rate < 1:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"
@@ -180,6 +182,16 @@ def check_question(question: Question) -> None:
     if question.risk is not None and question.decision != "utility":
         problem = "a risk needs probabilities, which --decision paper does not use"
         raise InputError(problem, field="--risk", fix="use it with --decision utility")
+
+
+def _check_engine(engine: str | None) -> None:
+    """Raise InputError for a name that is nearly that of an engine: an unknown one is allowed."""
+    engines = engines_with_sheets()
+    if engine is None or engine in engines:
+        return
+    if near := get_close_matches(engine.lower(), engines, 1, cutoff=0.75):
+        problem = f"unknown engine {engine!r}"
+        raise InputError(problem, field="--engine", fix=f"use {near[0]}, or {', '.join(engines)}")
 
 
 def _check_speculation(question: Question) -> None:

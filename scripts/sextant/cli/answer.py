@@ -60,8 +60,8 @@ def evaluate(
     *,
     tasks: EvaluateOptions,
     printed: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="How to print the result.")
-    ] = "table",
+        Literal["text", "json"], typer.Option("--format", help="How to print the result.")
+    ] = "text",
 ) -> None:
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     import pandas as pd
@@ -105,7 +105,9 @@ def characterizations(
         list[Path] | None, typer.Argument(help="Folders of characterizations to list, too.")
     ] = None,
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    printed: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="How to print the list.")
+    ] = "text",
 ) -> None:
     """List what answers can rest on: what ships, what the store has, and folders."""
     from sextant.ask.source import known_sources
@@ -115,7 +117,11 @@ def characterizations(
         characterization_summary(source, path)
         for source, path in known_sources(folders or (), database)
     ]
-    say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(characterization_text, rows)))
+    say(
+        json.dumps(rows, indent=2)
+        if printed == "json"
+        else "\n\n".join(map(characterization_text, rows))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

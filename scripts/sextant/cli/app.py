@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 import sextant
 from sextant.api.groups import Database
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.printing import only_text, print_document, printing, say, with_json
+from sextant.cli.printing import only_text, print_document, printing, say
 
 _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "ingest": only_text,
@@ -33,7 +33,7 @@ _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "export-characterization": "answer",
     "fleet": printing,
     "doctor": "cluster",
-    "plan": with_json,
+    "plan": printing,
     "measure": "cluster",
 }
 """How a command prints the answers of the library's function of its name; of other commands, the
@@ -86,10 +86,22 @@ def show(database: Database = None) -> None:
         say(f"\nReport: {page}")
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    say(sextant.__version__)
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        say(sextant.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Have the options that are no command's."""
 
 
 def main() -> None:

@@ -42,17 +42,19 @@ def print_document(document: Document, printed: str = "text", out: Path | None =
 
 @dataclass(frozen=True, kw_only=True)
 class PrintOptions:
-    """How an answer is given. Raises InputError for a page without a file, or the reverse."""
+    """How an answer is given. Raises InputError for a page without a file, or JSON with one."""
 
     printed: Annotated[Literal["text", "json", "html"], typer.Option("--format")] = "text"
     """How to give the answer."""
     out: Annotated[Path | None, typer.Option(dir_okay=False)] = None
-    """File for the page of --format html."""
+    """File to write the answer to as a page; --format html may be left out."""
 
     def __post_init__(self) -> None:
-        if (self.out is None) == (self.printed == "html"):
-            fix = "give --format html --out FILE"
-            raise InputError("a page needs a file", field="--out", fix=fix)
+        if self.out is None and self.printed == "html":
+            raise InputError("a page needs a file", field="--out", fix="give --out FILE")
+        if self.out is not None and self.printed == "json":
+            fix = "leave it out, and redirect the output to a file"
+            raise InputError("JSON is printed", field="--out", fix=fix)
 
     def print(self, document: Document) -> None:
         """Print a document, or write its page."""
@@ -86,20 +88,6 @@ def printing(answering: Callable[..., Any]) -> Callable[..., None]:
         """Have the options of `PrintOptions` alone."""
 
     return _command(call, function, [*options_of(function), *options_of(with_print_options)])
-
-
-def with_json(answering: Callable[..., Any]) -> Callable[..., None]:
-    """Return the command that prints the answers of a function as text, or with --json as JSON."""
-    function = inspect.unwrap(answering)
-
-    def call(**values: Any) -> None:
-        answer = function(**arguments_of(function, values))
-        print_document(answer.document(False), "json" if values["as_json"] else "text")
-
-    info = typer.Option("--json", help="Print it as JSON.")
-    return _command(
-        call, function, [*options_of(function), OptionField("as_json", bool, info, False)]
-    )
 
 
 def only_text(answering: Callable[..., Any]) -> Callable[..., None]:

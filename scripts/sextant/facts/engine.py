@@ -47,9 +47,15 @@ class EngineScheduler(NamedTuple):
     max_waiting_steps: int = 0  # steps for which prompts are gathered before one computes them
 
 
+@cache
+def engines_with_sheets() -> tuple[str, ...]:
+    """Return the engines that have a data sheet."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
 def is_known_engine(engine: str) -> bool:
     """Return whether an engine has a data sheet."""
-    return (_FOLDER / f"{engine}.yaml").is_file()
+    return engine in engines_with_sheets()
 
 
 def has_cuda_graphs(engine: str) -> bool:

@@ -119,7 +119,7 @@ def measurement_document(plan: MeasurementPlan, candidates: Sequence[Candidate])
             for row in changed.sort_values("share", ascending=False).head(_SHOWN).itertuples()
         ]
         if n_more := len(changed) - len(lines):
-            lines.append(f"and {plural(n_more, 'answer')} more (--json has all)")
+            lines.append(f"and {plural(n_more, 'answer')} more (--format json has all)")
         if lines:
             title = f"After round {n_round} the likeliest answers would change"
             blocks.append(Section(title, [Facts(lines)]))

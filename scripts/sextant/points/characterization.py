@@ -131,7 +131,7 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
 
 
 def characterization_summary(characterization: Characterization, location: str) -> dict[str, Any]:
-    """Return what `--json` and `as_text` say; ranges are `[least, most]`, None: unknown."""
+    """Return what `--format json` and `as_text` say; ranges are `[least, most]`, None: unknown."""
     points = characterization.points
     profiles = characterization.profiles
     gpus = {profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}

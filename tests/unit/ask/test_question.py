@@ -259,3 +259,11 @@ def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(sou
     huge = replace(source.characterization.llms["llama-13b"], n_parameters=10**12)
     with pytest.raises(InputError, match="no GPU profile can serve huge; 4xH100-80GB: the weights"):
         Case(asked, asked, source, huge, source.characterization.profiles).excluded  # noqa: B018
+
+
+@pytest.mark.parametrize("engine", ["vllmm", "vLLM", "SGLang", "sglagn"])
+def test_a_name_that_is_nearly_an_engines_is_refused(engine) -> None:
+    asked = Question(SLO("asked", users=1, itl_ms=50.0, percentile=50), llm_id="a", engine=engine)
+    with pytest.raises(InputError, match=f"unknown engine {engine!r}"):
+        check_question(asked)
+    check_question(replace(asked, engine="lmdeploy"))

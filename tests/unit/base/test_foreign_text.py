@@ -47,7 +47,7 @@ def test_a_log_is_plain(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("-c", "from sextant.cli.app import main; main()", "version"),
+        ("-c", "from sextant.cli.app import main; main()", "--version"),
         ("-m", "snakemake", "--dry-run", "--nolock", "--cores", "1"),
     ],
 )
