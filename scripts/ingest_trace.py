@@ -11,6 +11,8 @@ with job_log(snakemake.log[0]) as log:
         start_time=row.get("start_time"),
         columns=row.get("columns"),
         time_unit=row.get("time_unit"),
+        where=row.get("where"),
+        status_words=row.get("status_words"),
         ignore_unknown=row.get("ignore_unknown") == "true",
         max_rate_rps=row.get("max_rate_rps", MAX_RATE_RPS),
     )

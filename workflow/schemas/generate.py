@@ -14,7 +14,7 @@ from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
 from sextant.facts.gpu import GPU, PriceRow, ProviderPriceRow
 from sextant.points import folder_sheets
-from sextant.trace.trace_format import MappingFile
+from sextant.trace.mapping import MappingFile
 
 KINDS: dict[str, type] = {
     **{name: kind for name, (kind, _) in SHEETS.items()},

@@ -25,14 +25,20 @@ class IngestOptions:
     """How the rows of a log are read."""
 
     trace_format: Annotated[str | None, typer.Option("--format")] = None
-    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester, ragpulse or
-    sextant; prometheus for a server's metrics; or give --columns."""
+    """azure, burstgpt, mooncake, qwen-bailian, openai, anthropic, litellm, langfuse, otel, sglang,
+    aiperf, inference-perf, kv-cache-tester, ragpulse or sextant; prometheus for a server's metrics;
+    or give --columns."""
     columns: str | None = None
     """Your own columns in place of a format, e.g.
-    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping
-    file in YAML."""
+    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; a|b is the
+    first that has a value, a+b a sum; or a mapping file in YAML."""
     time_unit: str | None = None
-    """Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."""
+    """Unit of the arrivals of --columns: s, ms, us, ns; iso, or mdy and dmy where the year comes
+    last; by default as the first one looks."""
+    where: str | None = None
+    """Which rows are requests, e.g. call_type=completion|acompletion or model!=bge-m3."""
+    status_words: str | None = None
+    """Further words of the status, e.g. lost=failed,partial=ok."""
     ignore_unknown: Annotated[bool, typer.Option("--ignore-unknown")] = False
     """Leave out columns the format does not know."""
     max_rate_rps: Annotated[float, typer.Option(min=0)] = 1000.0
@@ -84,12 +90,18 @@ def ingest(
     """
     from sextant.trace.job import IngestSettings, ingest_trace
     from sextant.trace.metrics_trace import PROMETHEUS
+    from sextant.trace.reading import unnamed_error
     from sextant.trace.trace_format import MAPPED
 
     files = source or []
     if reading.trace_format == PROMETHEUS:
-        settings = IngestSettings(columns=reading.columns, time_unit=reading.time_unit)
-        settings.require_none(PROMETHEUS, "columns", "time_unit")
+        settings = IngestSettings(
+            columns=reading.columns,
+            time_unit=reading.time_unit,
+            where=reading.where,
+            status_words=reading.status_words,
+        )
+        settings.require_none(PROMETHEUS, "columns", "time_unit", "where", "status_words")
         return _ingested(out, metrics.ingest(files, out, seed))
     metrics.refuse_without_metrics()
     if len(files) != 1:
@@ -97,9 +109,12 @@ def ingest(
         raise InputError(problem, field="source", fix="give one, or --format prometheus")
 
     how = asdict(reading)
-    if ((trace_format := how.pop("trace_format")) is None) == (reading.columns is None):
+    trace_format = how.pop("trace_format")
+    if trace_format is not None and reading.columns is not None:
         fix = "give --format for a published trace, or --columns for a log of your own"
         raise InputError("give one of the two", field="--format, --columns", fix=fix)
+    if trace_format is None and reading.columns is None:
+        raise unnamed_error(files[0])
     settings = IngestSettings(**how)
     report = ingest_trace(
         files[0], trace_format or MAPPED, out, rejected_of(out), report_of(out), settings
@@ -109,31 +124,9 @@ def ingest(
 
 def _ingested(out: Path, report: dict[str, Any]) -> ShownAnswer:
     """Return what was read, as lines and figures."""
-    from sextant.pages.words import duration_words, joined, percent
-    from sextant.trace.reading import some_of
+    from sextant.api.trace_lines import ingest_lines
 
-    lines: list[str] = []
-    lines.append(
-        f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
-        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "
-        f"({percent(report['n_failed'] / report['n_accepted'])})"
-    )
-    if duration_s := report["duration_s"]:
-        rate_rps = (report["n_accepted"] - 1) / duration_s
-        since = f" from {report['start_time']}" if report["start_time"] else ""
-        lines.append(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
-    if reasons := report["n_rejected_by_reason"]:
-        counts = joined([f"{n:,} × {why}" for why, n in reasons.items()])
-        lines.append(f"set aside in {rejected_of(out)}: {counts}")
-    if report["n_moved"]:
-        late_s = report["most_late_s"]
-        lines.append(
-            f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s"
-        )
-    if ignored := report["ignored_columns"]:
-        lines.append(f"columns left out ({len(ignored)}): {some_of(ignored)}")
-    lines += report.get("notes", [])
-    return _written(f"{out}: ingested", lines, report)
+    return _written(f"{out}: ingested", ingest_lines(report, out, rejected_of(out)), report)
 
 
 def _written(title: str, lines: list[str], facts: dict[str, Any]) -> ShownAnswer:

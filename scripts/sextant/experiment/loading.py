@@ -30,7 +30,7 @@ from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO, slo_of
 from sextant.trace.date_times import check_start_time
-from sextant.trace.trace_format import named_format, read_columns
+from sextant.trace.mapping import named_format, read_columns
 from sextant.workload.published import use_case_names
 
 SHEETS: dict[str, tuple[type, str | None]] = {

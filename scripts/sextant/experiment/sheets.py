@@ -52,7 +52,13 @@ class TraceRow:
         "mooncake",
         "qwen-bailian",
         "openai",
+        "anthropic",
         "litellm",
+        "langfuse",
+        "otel",
+        "sglang",
+        "aiperf",
+        "inference-perf",
         "kv-cache-tester",
         "ragpulse",
         "sextant",
@@ -62,8 +68,13 @@ class TraceRow:
     """how the file is written; see docs/adding.md"""
     columns: str | None = None
     """format columns: their names, e.g. arrival=ts,input_tokens=in,…; or a mapping file (.yaml)"""
-    time_unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
-    """with the format columns: unit of its arrivals; iso for date-times; default s"""
+    time_unit: Literal["s", "ms", "us", "ns", "iso", "mdy", "dmy"] | None = None
+    """with the format columns: unit of its arrivals; iso for date-times, mdy or dmy if the year
+    comes last; default as the first one looks"""
+    where: str | None = None
+    """which rows are requests: column=value|value or column!=value, several with commas between"""
+    status_words: str | None = None
+    """further words of the status: word=ok or word=failed, with commas between"""
     ignore_unknown: Literal["true", "false"] | None = None
     """true: leave out columns that the format does not know; default false, an error names them"""
     max_rate_rps: PositiveFloat | None = None

@@ -1,6 +1,5 @@
 """Date-times of a source as nanoseconds, with or without a zone; the moment a trace begins."""
 
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.base.errors import InputError
-from sextant.trace.trace_format import TIME_UNITS, TraceFormat
+from sextant.trace.date_forms import NS_PER_S, UNKNOWN, UNZONED, ZONED, moment_of
+from sextant.trace.trace_format import NUMBER_UNITS, TraceFormat
 
-NS_PER_S = 10**9
 # The whole centuries that 64-bit nanoseconds can express: the years 1700 to 2199.
 FIRST_NS = -8_520_336_000 * NS_PER_S
 LAST_NS = 7_258_118_400 * NS_PER_S - 1
 _EPOCH_S = (1e9, 4e9)  # numbers that count from 1970: of the years 2001 to 2096
 YEAR_S = 365.25 * 86_400
 WRONG_UNIT = "correct the unit of the arrivals (`--columns` with `--time-unit`)"
-UNKNOWN = -1
-UNZONED = 0
-ZONED = 1
-_DATETIME = re.compile(
-    r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
-    r"(?:(?: +|T)(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d*))?)?)?"
-    r" ?(?:(Z|UTC)|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?",
-    re.ASCII,
-)
 _SHORTEST_DATETIME = {UNZONED: len("2023-11-16 18:15"), ZONED: len("2023-11-16 18:15:46Z")}
 
 
@@ -38,8 +28,11 @@ def is_null(column: pa.Array) -> np.ndarray:
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
-def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return nanoseconds since 1970 (UTC) and zones of date-times; null where unreadable."""
+def read_date_times(texts: pa.Array, day_first: bool | None = None) -> tuple[pa.Array, np.ndarray]:
+    """Return nanoseconds since 1970 (UTC) and zones of date-times; null where unreadable.
+
+    `day_first` says how dates with the year last begin; None: they are unreadable.
+    """
     for zone, kind in ((UNZONED, pa.timestamp("ns")), (ZONED, pa.timestamp("ns", "UTC"))):
         try:
             moments = texts.cast(kind).cast(pa.int64())
@@ -53,40 +46,12 @@ def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
         if ends["min"] >= FIRST_NS and ends["max"] <= LAST_NS:
             return moments, np.where(is_null(moments), UNKNOWN, zone)
 
-    read = [(None, UNKNOWN) if text is None else _moment(text) for text in texts.to_pylist()]
+    read = [
+        (None, UNKNOWN) if text is None else moment_of(text, day_first)
+        for text in texts.to_pylist()
+    ]
     moments, zones = zip(*read, strict=True) if read else ((), ())
     return pa.array(moments, pa.int64()), np.array(zones, int)
-
-
-def is_date_time(text: str) -> bool:
-    """Return whether a text is a date-time that can be read."""
-    return _moment(text.strip())[0] is not None
-
-
-def _moment(text: str) -> tuple[int | None, int]:
-    """Return a date-time's nanoseconds since 1970 (UTC), None if it is not one, and its zone."""
-    match = _DATETIME.fullmatch(text)
-    if match is None:
-        return None, UNKNOWN
-
-    year, _, month, day, hour, *parts, fraction, utc, sign, hours, minutes = match.groups()
-    minute, second = (int(part or 0) for part in parts)
-    is_midnight = hour == "24" and not minute and not second  # of the day that follows
-    try:
-        hour_of_day = 0 if is_midnight else int(hour or 0)
-        moment = datetime(int(year), int(month), int(day), hour_of_day, minute, second)
-        moment += timedelta(days=is_midnight)
-    except ValueError:
-        return None, UNKNOWN
-
-    if sign:
-        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
-        moment += offset if sign == "-" else -offset
-
-    seconds = (moment - datetime(1970, 1, 1)) // timedelta(seconds=1)
-    ns = seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
-
-    return ns, ZONED if utc or sign else UNZONED
 
 
 def parse_time(text: str) -> tuple[int, bool]:
@@ -128,9 +93,8 @@ def check_first_tick(
     if form.is_datetime or start_time is not None:
         return
 
-    units = {name: per_s for name, per_s in TIME_UNITS.items() if name != "iso"}
     first_s = first_tick / form.units_per_s
-    likely = next((name for name, per_s in units.items() if _is_date(first_tick / per_s)), None)
+    likely = likely_unit(first_tick)
     is_other = form.is_log and likely not in (None, form.time_unit)
     if first_s < _EPOCH_S[1] and not is_other:
         return
@@ -140,12 +104,18 @@ def check_first_tick(
     problem += f"{year}" if year < 10_000 else f"{year:,}" if year < 1e12 else f"{year:.3g}"
     fix = WRONG_UNIT
     if likely is not None:
-        date = datetime.fromtimestamp(first_tick / units[likely], UTC)
+        date = datetime.fromtimestamp(first_tick / NUMBER_UNITS[likely], UTC)
         fix = f"give --columns with --time-unit {likely} (`time_unit: {likely}` in a mapping "
         fix += f"file): in {likely} it is of {date:%Y-%m-%d}; or --start-time, the date-time at "
         fix += "which the clock shows 0"
 
     raise InputError(problem, file=source, field="arrival_s", fix=fix)
+
+
+def likely_unit(tick: float) -> str | None:
+    """Return the unit in which a number is a date from 2001 to 2096; None: there is none."""
+    units = NUMBER_UNITS.items()
+    return next((name for name, per_s in units if _is_date(tick / per_s)), None)
 
 
 def _is_date(since_1970_s: float) -> bool:

@@ -1,8 +1,8 @@
 """Sources whose lines do not have block ids: their lines become requests that have them.
 
-A line of kv-cache-tester is a session of a coding agent: a tree of `requests`, in which an agent
-may have requests itself, with prompts as runs of blocks. Block ids count within one session. Each
-request becomes a line of JSON.
+A session of kv-cache-tester (Weka's traces, too) is one of a coding agent: a tree of `requests`, in
+which an agent may have requests itself, with prompts as blocks or runs of blocks. Block ids count
+within one session. Each request becomes a line of JSON.
 
 A line of RAGPulse is a row of CSV: a prompt put together from parts, with the parts' ids by kind.
 """
@@ -12,29 +12,59 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.trace.documents import json_value, json_values, read_text_blocks
 
 Split = Callable[[str], dict[str, Any] | str]
 """Returns the values of a line by name, or what is wrong with the line."""
 _IDS_A_SESSION = 1 << 32
+_MOST_TOKENS = 10_000_000
+_LEAST_BLOCK_TOKENS = 16
 _PIECE_TOKENS = 512
 _TOKENS = re.compile("[0-9]{1,7}")
 
 
-def flat_sessions(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the requests of lines of sessions as lines of JSON; other lines as they are."""
+def flat_sessions(source: Path, block_tokens: int) -> Iterator[bytes]:
+    """Yield the requests of sessions as lines of JSON; lines that are no session as they are.
+
+    A session is a line, or a JSON document of its own. Raises InputError: blocks of another size.
+    """
     n_sessions = 0
-    for block in blocks:
+    for line, session in _sessions(source):
+        try:
+            if session.get("block_size", block_tokens) != block_tokens:
+                problem = f"blocks of {session['block_size']} tokens"
+                fix = f"give a trace with blocks of {block_tokens} tokens"
+                raise InputError(problem, file=source, field="block_size", fix=fix)
+            rows = list(_requests(session["requests"], 0.0, n_sessions * _IDS_A_SESSION))
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            yield line + b"\n"  # rejected with its reason when it is read
+            continue
+        n_sessions += 1
+        named = ({**row, "session": session.get("id")} for row in rows)
+        yield b"".join(json.dumps(row).encode() + b"\n" for row in named)
+
+
+def _sessions(source: Path) -> Iterator[tuple[bytes, Any]]:
+    """Yield the lines of a source with what they hold; of a document its values."""
+    is_by_line = None
+    for block in read_text_blocks(source):
         for line in block.splitlines():
-            try:
-                session = json.loads(line)
-                rows = list(_requests(session["requests"], 0.0, n_sessions * _IDS_A_SESSION))
-            except (ValueError, KeyError, TypeError):
-                yield line + b"\n"  # rejected with its reason when it is read
-                continue
-            n_sessions += 1
-            named = ({**row, "session": session.get("id")} for row in rows)
-            yield b"".join(json.dumps(row).encode() + b"\n" for row in named)
+            value = json_value(line.decode(errors="replace"))
+            if is_by_line is None and line.strip():
+                is_by_line = value is not None or line.strip() not in (b"{", b"[")
+            if is_by_line is False:
+                break
+            yield line, value
+        if is_by_line is False:
+            break
+    if is_by_line is False:
+        yield from ((b"no session", value) for value in json_values(source))
 
 
 def _requests(
@@ -43,10 +73,15 @@ def _requests(
     for row in requests:
         at_s = start_s + row["t"]
         if "requests" in row:  # an agent that this one called
-            yield from _requests(row["requests"], at_s, first_id)
+            inner = row["requests"]
+            # Times of its requests count from its start; in some files, from the session's.
+            is_absolute = bool(inner) and inner[0]["t"] >= row["t"] > 0
+            yield from _requests(inner, start_s if is_absolute else at_s, first_id)
             continue
-        runs = row.get("hash_runs") or []
-        if sum(n for _, n in runs) > row["in"]:
+        if row["in"] > _MOST_TOKENS:
+            raise ValueError("more tokens than any LLM reads")
+        runs = row.get("hash_runs") or [[block, 1] for block in row.get("hash_ids") or []]
+        if sum(abs(n) for _, n in runs) > 1 + row["in"] / _LEAST_BLOCK_TOKENS:
             raise ValueError("more blocks than tokens")
         ids = [first_id + block for first, n in runs for block in range(first, first + n)]
         names = ("in", "out", "model", "api_time")

@@ -1,20 +1,21 @@
-"""The trace contract, the formats of publishers, and mappings of a user's own columns."""
+"""The trace contract, and the formats of publishers."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.resources import resource
-from sextant.base.sheets import check_fields, read_yaml
+from sextant.base.sheets import read_yaml
+from sextant.trace.documents import RequestTest, flat_object, with_objects
+from sextant.trace.formula import Condition, Formula
 
 MAX_INT32 = 2**31 - 1
 MAX_SPAN_S = 1e8
@@ -57,22 +58,44 @@ BLANK = "blank line"
 FORMATS_FILE = resource("traces/formats.yaml")
 MAPPED = "columns"
 """The format of a source whose columns the user names."""
-TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}
-"""Units of the arrivals in a second, by their name; `iso` are date-times."""
-_JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+NUMBER_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Units of arrivals that are numbers, in a second, by their name."""
+DATE_UNITS = ("iso", "mdy", "dmy")
+"""Arrivals that are date-times: the year first; of those with the year last the month or the day
+first."""
+TIME_UNITS = NUMBER_UNITS | dict.fromkeys(DATE_UNITS, 1e9)
+"""Units of the arrivals in a second, by their name; date-times are read as nanoseconds."""
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+END = "end_s"
+"""When a request's last token came: E2E is the time since its arrival, or its arrival the time
+before by E2E."""
+N_ANSWERS = "n_answers"
+"""How many answers a request asks for: its output tokens are theirs together."""
+ALIASES = {"arrival": "arrival_s", "end": END}
+"""What a mapping calls columns that have a unit of the source's own."""
+SOURCE_TYPES = {
+    **{name: pa.float64() if kind == pa.int32() else kind for name, kind in COLUMN_TYPES.items()},
+    "arrival_s": pa.int64(),
+    END: pa.int64(),
+    N_ANSWERS: pa.float64(),
+}
+"""As what a source's column is read: "5.0" is a whole number too; int64 are date-times, which may
+be numbers."""
 
 
 @dataclass(frozen=True)
 class TraceFormat:
     """How a publisher writes a trace. Columns are found by name, in any order."""
 
-    columns: Mapping[str, str | None]
-    """Source column -> trace column; None: known, but nothing is taken from it."""
-    optional: Collection[str] = ()
+    columns: Mapping[str, Formula]
+    """Column of the trace (`SOURCE_TYPES`) -> what of the source makes it."""
+    optional: Collection[str] = ()  #: Columns of the trace that a file may lack.
+    unused: Collection[str] = ()  #: Columns of the source that are known and not taken.
+    where: Sequence[Condition] = ()  #: Which rows are requests: all conditions hold.
+    status_words: Mapping[str, str | None] = field(default_factory=dict)
+    """A word of the status, in small letters -> ok, failed or None: it says neither."""
     time_unit: str = "s"  #: Unit of the arrival column, a name in `TIME_UNITS`.
     is_jsonl: bool = False
-    factors: Mapping[str, float] = field(default_factory=dict)
-    """Trace column -> factor that brings the source's unit to the trace's."""
     is_log: bool = False
     """Whether it is a log: a line of JSON may lack columns, and times may count from 1970."""
     ignores_unknown: bool = False  #: Whether other columns are left out, in place of being refused.
@@ -82,10 +105,33 @@ class TraceFormat:
     block_tokens: int | None = None
     """Input tokens that one of its `hash_ids` stands for; None: it has none."""
 
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the format of an entry of formats.yaml."""
+        below = facts.get("below", ())
+        columns = {
+            ALIASES.get(name, name): Formula.parse(text, below)
+            for name, text in facts["columns"].items()
+        }
+        optional = [ALIASES.get(name, name) for name in facts.get("optional", ())]
+        words = {str(word).lower(): says for word, says in facts.get("status_words", {}).items()}
+        where = [Condition.parse(text, below) for text in facts.get("where", ())]
+        others = {
+            name: value
+            for name, value in facts.items()
+            if name not in ("below", "columns", "optional", "status_words", "where")
+        }
+        return cls(columns, optional, where=where, status_words=words, **others)
+
     @property
     def is_datetime(self) -> bool:
         """Whether arrivals are date-times, which are read as nanoseconds."""
-        return self.time_unit == "iso"
+        return self.time_unit in DATE_UNITS
+
+    @property
+    def day_first(self) -> bool | None:
+        """Whether date-times with the year last begin with the day; None: there are none."""
+        return None if self.time_unit == "iso" else self.time_unit == "dmy"
 
     @property
     def units_per_s(self) -> float:
@@ -100,19 +146,73 @@ class TraceFormat:
         return SCHEMA.append(pa.field(HASH_IDS, COLUMN_TYPES[HASH_IDS]))
 
     @property
-    def required(self) -> list[str]:
-        """Source columns that a file has to have."""
-        return [name for name in self.columns if name not in self.optional]
+    def formulas(self) -> list[Formula]:
+        """What the format takes of a source: columns of the trace, and conditions."""
+        return [*self.columns.values(), *(condition.formula for condition in self.where)]
 
-    def sources(self, names: Sequence[str]) -> dict[str, str]:
-        """Return trace column -> source column, of the columns `names` that a file has."""
-        return {target: name for name, target in self.columns.items() if target and name in names}
+    @cached_property
+    def names(self) -> list[str]:
+        """All columns of the source that the format knows; patterns among them."""
+        taken = [name for formula in self.formulas for name in formula.names]
+        return [*taken, *self._parts_columns, *self.unused]
+
+    @cached_property
+    def parents(self) -> frozenset[str]:
+        """Objects in which these columns lie."""
+        parts = [name.partition("*")[0].partition("[]")[0].split(".") for name in self.names]
+        within = (".".join(part[:n]) for part in parts for n in range(1, len(part)))
+        lists = (name.partition("[]")[0] for name in self.names if "[]" in name)
+        return frozenset((*within, *lists))
+
+    @property
+    def outer_names(self) -> list[str]:
+        """Fields that may lie around a request, in the objects that hold it."""
+        return sorted({name.partition(".")[0] for name in self.names if "." in name})
+
+    @cached_property
+    def test(self) -> RequestTest:
+        """How an object of JSON shows that it is a request of this format."""
+        tokens = [self.columns[name] for name in NEEDED_COLUMNS[1:]]
+        times = [self.columns[name] for name in ("arrival_s", END) if name in self.columns]
+
+        def has(formulas: Sequence[Formula], value: dict[str, Any]) -> bool:
+            row = with_objects(flat_object(value), self.parents)
+            there = {name for name, cell in row.items() if cell is not None}
+            return any(formula.matching(there) for formula in formulas)
+
+        return RequestTest(partial(has, tokens), partial(has, times))
+
+    def in_source(self, names: Collection[str]) -> Self:
+        """Return the format for a source with these columns: formulas may be names of them."""
+        columns = {target: formula.in_source(names) for target, formula in self.columns.items()}
+        return replace(self, columns=columns)
+
+    def sources(self, names: Collection[str]) -> dict[str, str]:
+        """Return column of the trace -> what errors call it, of those that a file has."""
+        return {
+            target: formula.text
+            for target, formula in self.columns.items()
+            if formula.matching(names)
+        }
+
+    def missing(self, names: Collection[str]) -> str | None:
+        """Return what a file with these columns lacks, as its formula says; None: nothing."""
+        there = self.sources(names)
+        for target, formula in self.columns.items():
+            is_made = target == "arrival_s" and END in there and "e2e_ms" in there
+            if target not in there and target not in self.optional and not is_made:
+                return formula.text
+        return next((name for name in self._parts_columns if name not in names), None)
+
+    @property
+    def _parts_columns(self) -> list[str]:
+        return [f"{kind}_{what}" for kind in self.parts for what in ("ids", "tokens")]
 
 
 @cache
 def published_formats() -> dict[str, TraceFormat]:
     """Return the formats of publishers by their names."""
-    return {name: TraceFormat(**facts) for name, facts in read_yaml(FORMATS_FILE).items()}
+    return {name: TraceFormat.of_facts(facts) for name, facts in read_yaml(FORMATS_FILE).items()}
 
 
 def require_trace(path: str | Path) -> pq.ParquetFile:
@@ -168,110 +268,3 @@ def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
     literal = re.sub(r"([*?\[])", r"[\1]", str(Path(path).absolute()))
     number = ", file_row_number = true" if has_row_number else ""
     return f"read_parquet({sql_text(literal)}, hive_partitioning = false{number})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MappingFile:
-    """A mapping file: what a log of your own calls the columns of a trace."""
-
-    columns: Annotated[dict[str, Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    """a line for each column: that of the trace (arrival, input_tokens, ...), a colon, the log's
-    name of it; put a name in quotes that YAML takes for a number or a truth value"""
-    time_unit: Literal["s", "ms", "us", "ns", "iso"] | None = None
-    """unit of the arrivals: s (default), ms, us, ns; iso for date-times"""
-    ignore_unknown: bool | None = None
-    """false: an error names the log's other columns; default true, they are left out"""
-
-
-Columns = str | Mapping[str, Any]
-"""What a log calls the columns of a trace: in one line, or as a mapping file has it."""
-
-
-def read_columns(columns: Columns) -> Columns:
-    """Return the content of a mapping file if `columns` is its path (.yaml, .yml), else `columns`.
-
-    Raises InputError: the mapping file is malformed.
-    """
-    if not isinstance(columns, str) or Path(columns).suffix not in (".yaml", ".yml"):
-        return columns
-
-    content = read_yaml(columns)
-    check_fields(MappingFile, content, columns)
-    try:
-        _mapped_format(content, None, "")
-    except InputError as error:
-        raise error.at(file=columns) from None
-
-    return content
-
-
-def named_format(
-    name: str, source: str | Path, columns: Columns | None = None, time_unit: str | None = None
-) -> TraceFormat:
-    """Return the format of a publisher, or for the name `columns` that of a log of your own.
-
-    The other arguments are for `columns` only: `source` (its ending tells whether it is JSON lines,
-    `.gz` and `.zst` too), `columns` (`arrival=ts,input_tokens=usage.prompt_tokens,...`: a column of
-    the trace and the source's name of it, where a dot leads into an object; or a mapping file's
-    content) and `time_unit`, a name in `TIME_UNITS`, by default `s`. Raises InputError: no such
-    format, columns for a format that has its own, or a malformed mapping.
-    """
-    if name == MAPPED:
-        return _mapped_format(columns or "", time_unit, source)
-
-    for field_name, option in (("columns", columns), ("time_unit", time_unit)):
-        if option is not None:
-            fix = f"leave it out, or give the format {MAPPED}"
-            raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
-
-    formats = published_formats()
-    if name not in formats:
-        fix = f"use one of {', '.join(formats)}, prometheus, {MAPPED}"
-        raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
-
-    return formats[name]
-
-
-def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -> TraceFormat:
-    if isinstance(columns, str):
-        fix = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between"
-        ignores_unknown = True
-        parts = [(part.strip(), *part.partition("=")[::2]) for part in columns.split(",")]
-    else:
-        if time_unit is not None:
-            fix = f"leave it out, and write time_unit: {time_unit} into the mapping file"
-            raise InputError("a mapping file has its own", field="time_unit", fix=fix)
-        fix = "give TRACE_COLUMN: SOURCE_COLUMN in each line"
-        parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
-        time_unit = columns.get("time_unit")
-        ignores_unknown = columns.get("ignore_unknown", True)
-
-    others = ", ".join(name for name in TRACE_COLUMNS if name != "arrival_s")
-    fix += f"; trace columns are arrival, {others}"
-    names: dict[str, str | None] = {}
-    for part, target, name in parts:
-        target = target.strip()
-        name = name.strip()
-        target = "arrival_s" if target == "arrival" else target
-        if target not in TRACE_COLUMNS or not name:
-            raise InputError(f"{part!r} names no column", field="columns", fix=fix)
-        if target in names.values() or name in names:
-            raise InputError(f"{part!r} is there twice", field="columns", fix=fix)
-        names[name] = target
-
-    for target in NEEDED_COLUMNS:
-        if target not in names.values():
-            raise InputError(f"{target} is missing", field="columns", fix=fix)
-
-    time_unit = time_unit or "s"
-    if time_unit not in TIME_UNITS:
-        fix = f"use one of {', '.join(TIME_UNITS)}"
-        raise InputError(f"unknown unit {time_unit!r}", field="time_unit", fix=fix)
-
-    return TraceFormat(
-        names,
-        time_unit=time_unit,
-        is_jsonl=not set(_JSON_ENDINGS).isdisjoint(Path(source).suffixes),
-        is_log=True,
-        ignores_unknown=ignores_unknown,
-    )

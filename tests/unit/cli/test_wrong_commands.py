@@ -16,7 +16,7 @@ COLUMNS = "--columns arrival=ts,input_tokens=in,output_tokens=out"
 LOAD = "load --base-url http://127.0.0.1:9 --model m --input-tokens 3 --output-tokens 4 --out o"
 FILES = {
     "dates.csv": "ts,in,out\n2026-01-01 00:00:00,2,3\n",
-    "array.json": '[{"startTime": 1700000000, "prompt_tokens": 1, "completion_tokens": 2}]',
+    "array.json": '[{"startTime": 1700000000, "prompt_tokens": 1, "completion_tokens": 2},',
     "list.json": "[1]",
     "spaces.tsv": "slo_id nttft_ms itl_ms percentile users\na 9 9 50 4\n",
     "file": "",
@@ -47,7 +47,7 @@ WRONG = {
     "plan": "config/demo.yaml: there is no such file here. Fix: run this in the project's",
     "doctor": "config/demo.yaml: there is no such file here. Fix: run this in the project's",
     f"ingest dates.csv {COLUMNS} --time-unit s --out t": "ts: not a number.*--time-unit iso",
-    "ingest array.json --format litellm --out t": r"line 1: no JSON object.*`jq -c '.\[\]'`",
+    "ingest array.json --format litellm --out t": r"after 1 JSON values .* it is cut short",
     f"ingest dates.csv {COLUMNS} --out t --max-rate-rps nan": "field '--max-rate-rps'",
     "ingest list.json --format litellm --max-rejected-fraction 2 --out t": "'--max-rejected-fract",
     f"ingest dates.csv {COLUMNS} --time-unit iso --out .": "field '--out': file '.' is a directory",

@@ -180,12 +180,23 @@ def test_the_glossary_is_linked(name: str) -> None:
     assert "glossary.md)" in page(name)
 
 
-def test_every_trace_format_is_described_with_its_columns_and_every_family_listed() -> None:
+def test_every_trace_format_is_described_with_what_it_gives_and_every_family_listed() -> None:
     text = page("docs/adding.md")
+    section = text[text.index("## A trace") : text.index("## An LLM")]
+    gives = {"arrivals": {"arrival_s"}, "lengths": {"input_tokens", "output_tokens"}}
+    gives |= {"status": {"status"}, "cache": {"hash_ids"}, "sessions": {"session_id"}}
+    gives |= {"latency": {"e2e_ms", "end_s"}}
+    (head,) = [line for line in section.splitlines() if line.startswith("| format |")]
+    assert [cell.strip() for cell in head.split("|")[3:-1]] == [*gives]
     for name, form in published_formats().items():
-        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
-        for column in form.columns:
-            assert column in line, f"{name}: {column}"
+        (line,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` |")]
+        columns = {*form.columns, *(["hash_ids"] if form.parts else [])}
+        if form.is_log:  # a column of errors says it
+            columns.add("status")
+        says = ["yes" if columns & targets else "–" for targets in gives.values()]
+        assert [cell.strip() for cell in line.split("|")[3:-1]] == says, name
+    for column in published_formats()["sextant"].columns:
+        assert column in text
     for family in families():
         assert f"`{family}`" in text
 

@@ -163,7 +163,9 @@ def test_bound_on_bad_rows_is_inclusive_and_leaves_no_output(tmp_path):
     for path in (tmp_path / "out").iterdir():
         path.unlink()
     above = _write(tmp_path, _sextant_rows("300,x,1", "301,,1", n_good=197))
-    message = r"2 of 199 rows are malformed \(line 199: .*: not a number; line 200: .*: missing va"
+    message = (
+        r"2 of 199 rows are malformed \(line 199: .*: not a number \('x'\); line 200: .*: miss"
+    )
     with pytest.raises(InputError, match=message):
         _ingest(above, "sextant")
     assert list((tmp_path / "out").iterdir()) == []

@@ -15,8 +15,10 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.cli.app import app
 from sextant.experiment.sheets import TraceRow
+from sextant.trace.mapping import named_format
 from sextant.trace.metrics_trace import PROMETHEUS
-from sextant.trace.trace_format import MAPPED, TIME_UNITS, named_format, published_formats
+from sextant.trace.trace_format import MAPPED, published_formats
+from sextant.trace.trace_format import NUMBER_UNITS as TIME_UNITS
 
 OPENAI = (
     "arrival=created,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens,"
@@ -52,8 +54,10 @@ def test_usage_records_of_a_gateway_are_read_by_the_names_the_user_gives(tmp_pat
 def test_responses_of_an_openai_api_are_read_as_they_are(tmp_path):
     text = _lines([{"error": "timeout"}, *_records(step=1)])
     trace, rejected, report = ingest(tmp_path, text, "openai", "t.jsonl")
-    assert trace["arrival_s"].tolist() == [0, 1, 2, 3] and set(trace["llm"]) == {"m"}
-    assert trace["output_tokens"].tolist() == [0, 1, 2, 0] and len(rejected) == 1
+    # The failed request, which has no time, has that of its neighbour.
+    assert trace["arrival_s"].tolist() == [0, 0, 1, 2, 3] and rejected.empty
+    assert trace["output_tokens"].tolist() == [0, 0, 1, 2, 0] and set(trace["llm"][1:]) == {"m"}
+    assert (report["n_failed"], report["n_placed"]) == (3, 1)
     assert report["start_time"] == "2023-11-14T22:13:20+00:00"
 
 
@@ -68,7 +72,7 @@ def test_payloads_of_litellm_are_read_as_they_are_failures_too(tmp_path):
     # Its database and exports have date-times.
     times = [{"startTime": f"2023-11-14T22:13:2{at}Z"} for at in (0.25, 0.0)]
     dated = [ok | times[0], failed | times[1]]
-    text = _lines([{"error": "no time"}, *dated])
+    text = _lines([{"note": "no time"}, *dated])
     again, _, report = ingest(tmp_path, text, "litellm", "t.jsonl", max_rejected_fraction=0.5)
     assert again["arrival_s"].tolist() == [0, 0.25]
     assert report["start_time"] == "2023-11-14T22:13:20+00:00"
@@ -295,7 +299,11 @@ def test_the_command_line_says_what_was_sorted_and_left_out(tmp_path):
     assert "sorted by time: 2 rows were late, by up to 1 s" in result.output
     assert "columns left out (1): choices" in result.output
     result = CliRunner().invoke(app, ["ingest", source, *out])
-    assert "give one of the two" in str(result.exception)
+    assert "its columns are id, created, model, choices, usage.prompt_tokens" in str(
+        result.exception
+    )
+    assert "it looks like --format openai" in str(result.exception)
+    assert "likely --columns 'arrival=created,input_tokens=usage.prompt_t" in str(result.exception)
 
 
 def test_a_row_of_the_sheet_may_name_the_columns_of_a_log(tmp_path):

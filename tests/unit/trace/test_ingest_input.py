@@ -14,7 +14,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.trace import reading
+from sextant.trace import documents
 from sextant.trace.job import IngestSettings, ingest_trace
 from support import wait_for
 
@@ -47,7 +47,7 @@ def _azure(*moments: str) -> str:
 
 @pytest.mark.parametrize("block_bytes", [8, 4 << 20])
 def test_rows_that_are_late_are_sorted_and_counted(tmp_path, monkeypatch, block_bytes):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", block_bytes)
     rows = ["3,1,1", "12,2,1", "7,3,1", "12,x,1", "2,4,0", "12,5,1", "13,6,1"]
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
     trace, rejected, report = ingest(tmp_path, text, "sextant")
@@ -87,7 +87,7 @@ def test_offsets_are_converted_to_utc(tmp_path):
     [("", "Z", "has a time zone, the first row's has none"), ("Z", "", "has no time zone, the f")],
 )
 def test_time_zones_mixed_are_set_aside(tmp_path, monkeypatch, first, other, reason, block_bytes):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", block_bytes)
     moments = [f"2023-11-16 10:00:00{zone}" for zone in (first, other) * 2]
     trace, rejected, _ = ingest(tmp_path, _azure("not a time", *moments), "azure")
     unreadable, *mixed = rejected["reason"]
@@ -142,7 +142,7 @@ def test_empty_traces_packed_too(tmp_path, content, problem):
 
 
 def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 64)
     rows = [f"{second},a,7,1,8,x".encode() for second in range(50)]
     rows[30] = b"30,a,7,1,\xe9,x"  # "Total tokens", of which nothing is taken
     with pytest.raises(InputError, match=r"Line: 32.*utf-8"):
@@ -154,7 +154,7 @@ def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monk
 def test_nul_bytes_and_endless_lines(tmp_path, monkeypatch):
     _, rejected, _ = ingest(tmp_path, _azure("2023-11-16 10:00:00", "\0"), "azure")
     assert rejected["line"].tolist() == [3]
-    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(documents, "MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match="a line is longer than 1 MiB"):
         ingest(tmp_path, AZURE + "\n" + "1" * (6 << 20), "azure")
 
@@ -232,11 +232,14 @@ def test_nested_lines_are_set_aside_or_left_out_wherever_they_stand(tmp_path, de
     [
         (f"{BURSTGPT}\r5,a,7,1,8,x\r", "line 1: lines end with a carriage return alone. Fix"),
         ("a" * 200_000 + "\n1\n", "line 1: no header .field larger"),
-        ("[]\n", "line 1: no JSON object"),
-        (f"[{GOOD.strip().replace(chr(10), ',')}]", "line 1: no JSON object.*jq"),
+        ("[]\n", "the file is empty"),
+        (
+            f"[{GOOD.strip().replace(chr(10), ',')}",
+            "after 50 JSON values no JSON follows, or it is",
+        ),
         ("null\n", "line 1: no JSON object"),
         (GOOD.encode() + b'{"ts": 1700000099, "m": "\xe9"}\n', "Line: 51: 'utf-8'"),
-        (b"\xff\xfe" + GOOD.encode("utf-16-le"), "Line: 1: 'utf-8'"),
+        (b"\xff\xfe" + GOOD.encode("utf-16-le"), "cannot be read .'utf-8'"),
         (GOOD.replace("1700000049", "5"), "the requests are of 53.9 years"),
         (GOOD.replace('"ts": 17', '"ts": 1' + "0" * 30 + "7"), r"of the year 3.17e\+31"),
     ],
@@ -258,10 +261,10 @@ def test_what_is_not_a_file_is_said(tmp_path):
 
 
 def test_the_shortest_lines_come_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_LINES", 7)
+    monkeypatch.setattr(documents, "BLOCK_LINES", 7)
     content = b"1\n" * 100 + b"22222\n" * 3 + b"3"
     (tmp_path / "t").write_bytes(content)
-    blocks = [*reading.read_text_blocks(tmp_path / "t")]
+    blocks = [*documents.read_text_blocks(tmp_path / "t")]
     assert b"".join(blocks) == content + b"\n"
     assert {block.count(b"\n") for block in blocks} == {7, 6}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
-from sextant.trace import reading
+from sextant.trace import documents, reading
 
 NEWER = BURSTGPT.replace("Timestamp", "Session ID,Timestamp,Elapsed time")
 
@@ -18,9 +18,9 @@ def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 
     results = []
     for only_lines in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "BLOCK_BYTES", block_bytes)
+            patch.setattr(documents, "BLOCK_BYTES", block_bytes)
             if only_lines:
-                patch.setattr(reading, "_parse_at_once", lambda *_: None)
+                patch.setattr(reading, "parse_at_once", lambda *_: None)
             try:
                 results.append(ingest(folder, text, trace_format))
             except InputError as error:
@@ -98,7 +98,7 @@ def test_plain_files_are_parsed_at_once_to_the_same_rows(tmp_path, monkeypatch, 
     _assert_same(at_once, by_line)
     assert at_once[1].empty
     # Arrow has parsed it.
-    monkeypatch.setattr(reading, "_parse_lines", lambda *_: 1 / 0)
+    monkeypatch.setattr(reading, "_block_of", lambda *_: 1 / 0)
     ingest(tmp_path, text.encode(), trace_format)
 
 
@@ -106,12 +106,10 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(2_000)]
     rows[1_234] = '1234,Chat"GPT,1,5,9,API log'
     text = "\n".join([BURSTGPT, *rows]).encode()
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 4_000)
     split = []
-    read_lines = reading._parse_lines
-    monkeypatch.setattr(
-        reading, "_parse_lines", lambda *args: split.append(args) or read_lines(*args)
-    )
+    read_lines = reading._block_of
+    monkeypatch.setattr(reading, "_block_of", lambda *args: split.append(args) or read_lines(*args))
     trace, rejected, _ = ingest(tmp_path, text, "burstgpt")
     assert len(split) == 1
     assert rejected["line"].tolist() == [1_236]
