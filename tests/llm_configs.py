@@ -26,6 +26,15 @@ MODERN: dict[str, tuple[dict[str, Any], float, float]] = {
     for name, row in _DATA["modern"].items()
 }
 """Configs, and billions of parameters as published: of all, and of those a token uses."""
+FURTHER: dict[str, tuple[dict[str, Any], float]] = {
+    name: (row["config"], row["billions"]) for name, row in _DATA["further"].items()
+}
+"""Configs of further families, and billions of parameters as published (of the text part)."""
+REFERENCE: dict[str, tuple[dict[str, Any], int]] = {
+    name: (row["config"], row["n_parameters"]) for name, row in _DATA["reference"].items()
+}
+"""By family: the sizes that its class in `transformers` has by default, and the parameters of a
+model of that class (5.24.0, on the meta device; `test_reference.py` counts them again)."""
 SHIPPED: dict[str, tuple[float, float]] = {
     name: (row["billions"], row["active_billions"]) for name, row in _DATA["shipped"].items()
 }

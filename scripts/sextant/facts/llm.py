@@ -1,34 +1,28 @@
 """Facts of an LLM, computed from the shapes in its Hugging Face `config.json`.
 
 In: a `config.json`, or sizes that the user states. Out: an `LLM` (layers, heads, parameters, bytes
-of weights and KV cache) in the precision in which it is served, or an InputError that names the
-missing or unknown field. `llm_config` reads the file, `llm_families` and `llm_hybrids` count.
+of weights and KV cache) in the precision in which it is served, and what was assumed; or an
+InputError that names the missing or unknown field. `llm_config` reads the file, `llm_decoder`
+counts.
 """
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.base.sheets import check_fields
-from sextant.facts import llm_families, llm_hybrids
 from sextant.facts.gpu import GIB
-from sextant.facts.llm_config import (
-    DTYPE_BYTES,
-    FP8,
-    MXFP4,
-    NVFP4,
-    Matrices,
-    Scheme,
-    quantized,
-    read_config,
-)
-from sextant.facts.llm_families import UNBOUNDED_TOKENS, families
+from sextant.facts.llm_config import DTYPE_BYTES, read_config
+from sextant.facts.llm_families import UNBOUNDED_TOKENS, family_of
+from sextant.facts.llm_quantization import FP8, INT4, INT8, MXFP4, NVFP4, Scheme, quantized
+from sextant.facts.llm_variants import facts_of
 
 SHIPPED = resource("llms")
 DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -37,8 +31,8 @@ QUANTIZED = {
     "fp8": FP8,
     "nvfp4": NVFP4,
     "mxfp4": MXFP4,
-    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
-    "int8": Scheme("int8", 8.0),
+    "int4": INT4,
+    "int8": INT8,
 }
 """The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
 PRECISIONS = (*DTYPES, *QUANTIZED)
@@ -205,22 +199,25 @@ class Speculating(LLM):
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     """Read the facts of an LLM from its `config.json`, served in `dtype`, by default the config's.
 
-    A vision-language config counts by its text part, without the vision tower. InputError: not
-    JSON, an unknown family, a missing field, or an unknown field that changes size or cost.
+    A vision-language config counts by its text part, without the vision tower. A family that is
+    not in the table is read by the usual names of fields. InputError: not JSON, no LLM, a missing
+    size, or fields that do not tell attention, state or experts.
     """
+    return read_llm(path, dtype).llm
+
+
+class LLMReading(NamedTuple):
+    """The facts of an LLM, and what was assumed to find them."""
+
+    llm: LLM
+    assumed: Sequence[str]  # one sentence each; empty: the config says all
+
+
+def read_llm(path: str | Path, dtype: str | None = None) -> LLMReading:
+    """Read the facts of an LLM, as `load_llm` does, and what was assumed."""
     config = read_config(path, dtype)
-    name = config.word("model_type")
-    if (family := families().get(name)) is None:
-        names = ", ".join(sorted(families()))
-        fix = f"use one of {names}, give --parameters, --layers and --kv-bytes-per-token in place "
-        fix += "of it, or add the family to sextant/facts/families.yaml"
-        raise config.error(f"unknown family {name!r}", "model_type", fix)
-    config.require(**family.requires)
-    config.ignore(*family.ignores)
-    module = llm_families if hasattr(llm_families, family.counted) else llm_hybrids
-    llm = LLM(**getattr(module, family.counted)(config, family))
-    config.refuse_unread_fields()
-    return llm
+    llm = LLM(**facts_of(config, family_of(config)))
+    return LLMReading(llm, tuple(config.assumed))
 
 
 def config_file(hf_config: Path) -> Path:
@@ -292,8 +289,8 @@ class GivenSizes:
         bits = 8 * self.weight_gib * GIB / self.n_parameters if self.weight_gib else math.inf
         packed = next((name for most, name in _FORMATS if bits <= most), None)
         scheme = Scheme(packed or "", bits, is_weight_only=packed == "int4")
-        parts = Matrices(round(self.n_parameters) - round(experts), 0, 0, round(experts))
-        quantization = quantized(scheme, parts) if packed else {}
+        n_dense = round(self.n_parameters) - round(experts)
+        quantization = quantized(scheme, n_dense, round(experts)) if packed else {}
         kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
         kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
         return LLM(
@@ -362,11 +359,11 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
         llm = replace(llm, kv_dtype=DTYPES.get(kv_precision, kv_precision))
     if precision is None or precision == precision_of(llm):
         return llm
-    unquantized = quantized(Scheme("", 0.0), Matrices(0, 0))
+    unquantized = quantized(Scheme("", 0.0), 0)
     plain = replace(llm, expert_format="", expert_bits=0.0, **unquantized)
     if precision in DTYPES:
         return replace(plain, dtype=DTYPES[precision])
-    parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
+    n_dense = llm.n_attention_parameters + llm.n_mlp_parameters
     if llm.n_experts and precision in ("nvfp4", "mxfp4"):
-        parts = parts._replace(attention=0, mlp=0 if precision == "mxfp4" else parts.mlp)
-    return replace(plain, **quantized(QUANTIZED[precision], parts))
+        n_dense = 0 if precision == "mxfp4" else llm.n_mlp_parameters
+    return replace(plain, **quantized(QUANTIZED[precision], n_dense, llm.n_expert_parameters))

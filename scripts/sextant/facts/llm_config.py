@@ -1,45 +1,106 @@
-"""Reads an LLM's `config.json` strictly: its fields, and how its weights are quantized.
+"""Reads an LLM's `config.json`: its text part, and its fields by any of their usual names.
 
-By convention all matrices of the layers are quantized, and embeddings, output head, routers, norms
-and biases are not: so do the common checkpoints. A checkpoint may name further modules that keep
-their data type: attention, shared experts and MLPs, of all layers or of some, and whole layers.
-Scales (and zero points) are spread over the weights that share them; where a whole row or matrix
-shares one, it is left out: less than 1 % of a bit.
+What a config leaves out and the reader fills in is noted in `Config.assumed`, one sentence each.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_object
+from sextant.base.files import read_json, read_object
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _ALIASES = (
-    ("hidden_size", "n_embd", "n_embed", "d_model"),
-    ("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
-    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim"),
+    (
+        *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
+        "block_ff_dim",
+    ),
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"),
     ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv"),
-    ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"),
-    ("num_experts", "num_local_experts", "n_routed_experts"),
-    ("num_experts_per_tok", "experts_per_token"),
+    (
+        *("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "kv_n_heads"),
+        *("num_query_groups", "num_attention_groups"),
+    ),
+    ("head_dim", "kv_channels"),
+    ("vocab_size", "padded_vocab_size"),
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
+    (
+        *("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_top_k"),
+        *("moe_topk", "moe_k", "top_k_experts", "router_top_k"),
+    ),
+    (
+        *("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size"),
+        "expert_intermediate_size",
+    ),
+    (
+        *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        *("num_shared_expert", "n_shared_expert"),
+    ),
+    (
+        *("shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"),
+        "moe_shared_expert_intermediate_size",
+    ),
+    ("first_k_dense_replace", "num_dense_layers", "n_dense_layers"),
+    ("moe_latent_size", "routed_expert_hidden_size"),
+    ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
+    ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
+    ("ssm_state_size", "mamba_d_state"),
+    ("n_groups", "mamba_n_groups", "mamba_ngroups"),
+    ("conv_kernel", "mamba_d_conv"),
+    ("use_qk_norm", "qk_norm", "use_qk_layernorm", "qk_layernorm"),
     ("dtype", "torch_dtype"),
 )
 _GROUPS = {name: group for group in _ALIASES for name in group}
-# Fields whose value changes the size or the cost. If a family's code does not read such a field and
-# it is set, the config belongs to a variant that would be sized wrongly.
-_SIZING = re.compile(
-    r"bias$|^tie_|hidden_size|intermediate|ffn|n_inner|vocab_size|head_dim|heads$|_layers$|n_layer"
-    r"|n_head|expert|moe|lora|mamba|ssm|conv|cross_attention|multi_query|pruned_heads|layer_types"
-    r"|^sliding_window$|q(uery|k)_(layer)?norm|qk_ln|^_remove_final_layer_norm$|^compression_config$"
+_CONTEXT = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"),
+    *("model_max_length", "max_sequence_length", "max_seqlen", "seq_len"),
 )
-_ENCODERS = {"vision_config": "images", "audio_config": "sound"}
+"""Names of the context; a config may have several that differ, and the first of them counts."""
+
+# Fields whose value changes the size or the cost, if the family's code does not read them.
+_SIZING = re.compile(
+    r"hidden_size|intermediate|ffn|vocab_size|head_dim|heads$|_layers$|expert|moe|lora|mamba|ssm"
+    r"|conv|layer_types|^sliding_window$"
+)
+# Those without which attention, state or experts cannot be told.
+_REFUSED = re.compile(
+    r"^(kv|q|o)_lora_rank$|cross_attention(_layers|$)|^pruned_heads$|^compression_config$"
+    r"|^(swa|global|index|linear|kda|dsa)_\w*(dim|heads|rank)$|^mamba_([dn]_|num_heads)|^ssm_(state|d_)"
+    r"|^(num|n)_(routed_|local_)?experts$|_remove_final_layer_norm"
+    r"|(expert|experts|moe|attention|router)_(hidden|intermediate)_size$"
+)
+_HARMLESS = re.compile(
+    r"dropout|_loss|_coef|_alpha|jitter|rope|rotary|_norm_eps|scal|(topk_)?group|score|norm_topk"
+    r"|chunk_size|_cache|^head_dim$|_index$|implementation|backend|dtype|router|seq_aux|nextn|mtp"
+    r"|initializer|_type$|balanc|zloss|z_loss|_fusion|^tie_|use_cache|hidden_size_s|max_window"
+    r"|num_hidden_layers|kernels$|normali|fp32|_bias|act_fn|_config$"
+)
+_ENCODERS = {"vision_config": "images", "audio_config": "sound", "vision": "images"}
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "llm")
+_FLATTENED = ("attn_config", "ffn_config", "linear_attn_config")
 # Fields of the text part that a vision-language config may have outside of it.
 _SHARED = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
+_OTHER_TASKS = re.compile(
+    r"CLIP\w*Model|Siglip|For(Sequence|Token|Image)Classification|ForMaskedLM|ForQuestionAnswering"
+    r"|RewardModel|EmbeddingModel|ForPreTraining"
+)
+_OTHER_FILES = (
+    ("tokenizer_class", "a tokenizer's configuration (tokenizer_config.json)"),
+    ("added_tokens", "a tokenizer (tokenizer.json)"),
+    ("peft_type", "an adapter's configuration (adapter_config.json)"),
+    ("weight_map", "an index of weights (model.safetensors.index.json)"),
+    ("image_processor_type", "an image processor's configuration (preprocessor_config.json)"),
+    ("_class_name", "a diffusion pipeline (model_index.json)"),
+    ("eos_token_id", "a generation configuration (generation_config.json)"),
+    ("temperature", "a generation configuration (generation_config.json)"),
+)
 _MOST = 10**9  # far above any size of an LLM: a larger number has a digit too many
+_UNLIMITED = 2**31 - 1
 _LONGEST = 100  # characters of each end of a problem that repeats a long value
-_PLACE = "sextant/facts/llm_families.py"
+FAMILIES_FILE = "sextant/facts/families.yaml"
 
 
 class Config:
@@ -48,6 +109,9 @@ class Config:
     def __init__(self, values: Any, file: Path | str, section: str = "") -> None:
         self.values = values
         self.file = file
+        self.is_nested = False  # a text part, whose class may have sizes that are not written
+        self.outer_types: tuple[str, ...] = ()  # `model_type` of what it is nested in
+        self.assumed: list[str] = []
         self._section = section
         self._read: set[str] = set()
         if not isinstance(values, dict):
@@ -57,7 +121,9 @@ class Config:
     def section(self, field: str, values: Any = None) -> "Config":
         """Return a part, by default the value of a field; errors name `<section>.<field>`."""
         name = f"{self._section}.{field}" if self._section else field
-        return Config(self.get(field) if values is None else values, self.file, name)
+        part = Config(self.get(field) if values is None else values, self.file, name)
+        part.assumed = self.assumed
+        return part
 
     def error(self, problem: str, field: str, fix: str) -> InputError:
         """Return the error to raise about a field of this config."""
@@ -65,6 +131,11 @@ class Config:
             problem = f"{problem[:_LONGEST]} … {problem[-_LONGEST:]}"
         field = f"{self._section}.{field}" if self._section else field
         return InputError(problem, file=self.file, field=field, fix=fix)
+
+    def assume(self, sentence: str) -> None:
+        """Note what is assumed, once."""
+        if sentence not in self.assumed:
+            self.assumed.append(sentence)
 
     def optional(self, name: str, default: Any = None) -> Any:
         """Return a field that may be absent or `null`; the family's code gives that a meaning."""
@@ -75,6 +146,16 @@ class Config:
             names = ", ".join(f"{key} = {value}" for key, value in values.items())
             raise self.error(f"names of one thing disagree ({names})", name, "keep the right one")
         return next(iter(values.values()), default)
+
+    def first(self, *names: str, default: Any = None) -> Any:
+        """Return the first of some fields that is there, or the default."""
+        values = [self.optional(name) for name in names]
+        return next((value for value in values if value is not None), default)
+
+    def name_of(self, name: str) -> str:
+        """Return the name that the config has for a field."""
+        group = _GROUPS.get(name, (name,))
+        return next((key for key in group if self.values.get(key) is not None), name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field that has to be there, unless it has a default."""
@@ -87,7 +168,10 @@ class Config:
         self, name: str, default: int | None = None, least: int = 1, most: int = _MOST
     ) -> int:
         """Return a size from `least` to `most`; it may be absent if it has a default."""
-        value = self.get(name, default)
+        return self.size(self.get(name, default), name, least, most)
+
+    def size(self, value: Any, name: str, least: int = 1, most: int = _MOST) -> int:
+        """Return the value of a field if it is a size; InputError: it is none."""
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             fix = f"give a whole number of at least {least} and at most {most:,}"
             raise self.error(f"{value!r} is not a size", name, fix)
@@ -96,6 +180,37 @@ class Config:
     def integers(self, *names: str) -> list[int]:
         """Return sizes that have to be there."""
         return [*map(self.integer, names)]
+
+    def sizes_by_layer(
+        self, name: str, layers: int, default: int | None = None, least: int = 1
+    ) -> list[int]:
+        """Return a size of each layer, from one number or a list of them."""
+        value = self.get(name, default)
+        if not isinstance(value, list):
+            return [self.size(value, name, least)] * layers
+        if len(value) != layers:
+            fix = f"give one number, or one for each of the {layers} layers"
+            raise self.error(f"{len(value)} sizes", name, fix)
+        return [self.size(item, name, least) for item in value]
+
+    def fill(self, sizes: Mapping[str, int]) -> None:
+        """Take sizes that are left out as the family's class has them, and note them."""
+        for name, size in sizes.items():
+            is_context = name == _CONTEXT[0]
+            stated = self.context() if is_context else self.optional(name)
+            if stated is None:
+                self.values = {**self.values, name: size}
+                if size < _UNLIMITED:
+                    self.assume(f"{name} is {size:,}, as the family's class has it.")
+
+    def context(self) -> int | None:
+        """Return the longest sequence in tokens; None: the config does not say."""
+        self._read.update(_CONTEXT)
+        for name in _CONTEXT:
+            value = self.values.get(name)
+            if value is not None:
+                return self.size(value, name, most=10**10)
+        return None
 
     def word(self, name: str) -> str:
         """Return a name that has to be there."""
@@ -121,7 +236,7 @@ class Config:
         return value
 
     def by_layer(
-        self, name: str, layers: int, allowed: tuple[Any, ...], default: list[Any] | None = None
+        self, name: str, layers: int, allowed: Sequence[Any], default: list[Any] | None = None
     ) -> list[Any]:
         """Return the value of each layer, one of `allowed`, from a field that lists them."""
         values = self.listing(name, type(allowed[0]), default)
@@ -136,308 +251,127 @@ class Config:
         for name, value in expected.items():
             if self.optional(name, value) != value:
                 text = str(value).lower() if isinstance(value, bool) else value
-                fix = f"only {text} is supported; add the variant to {_PLACE}"
+                fix = f"only {text} is supported; add the variant to {FAMILIES_FILE}"
                 raise self.error("unsupported variant", name, fix)
 
     def ignore(self, *names: str) -> None:
         """Mark fields as read: they change nothing in this family."""
         self._read.update(names)
 
-    def refuse_unread_fields(self) -> None:
-        """Raise InputError if a field that changes size or cost was not read."""
+    def judge_unread_fields(self) -> None:
+        """Note fields that may change the size and were not read.
+
+        Raises:
+            InputError: attention, state or experts cannot be told without one of them.
+        """
+        unread = []
         for name, value in self.values.items():
-            if value and name not in self._read and _SIZING.search(name):
-                family = self.values["model_type"]
-                problem = f"{value!r} may change the size, and nothing is known of it in {family}"
-                fix = f"remove it if it has no effect, or add the variant to {_PLACE}"
+            if not value or name in self._read:
+                continue
+            if _REFUSED.search(name):
+                problem = f"{value!r} changes attention, state or experts, and it is not known how"
+                fix = f"remove it if it has no effect, or add the variant to {FAMILIES_FILE}"
                 raise self.error(problem, name, fix)
+            if _SIZING.search(name) and not _HARMLESS.search(name):
+                unread.append(name)
+        if unread:
+            text = "fields that were not used, and may change the size"
+            self.assume(f"There are {text}: {', '.join(sorted(unread))}.")
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text."""
+    """Read the text part of a `config.json`; InputError: not JSON, or no LLM that generates."""
+    values = _read_values(path)
+    outer = Config(values, path)
+    _refuse_other_tasks(outer)
+    text, outer_types = _text_part(outer, values)
+    for name in _FLATTENED:
+        if isinstance(text.get(name), dict):
+            text = {**text[name], **text}
+    file = Path(path).with_name("hf_quant_config.json")  # of NVIDIA's ModelOpt
+    if Path(path).name == "config.json" and file.is_file():
+        text = {"quantization_config": _modelopt(file), **text}
+    if dtype is not None:
+        text = {**text, "torch_dtype": None, "dtype": dtype}
+    config = Config(text, path)
+    config.is_nested = bool(outer_types)
+    config.outer_types = outer_types
+    return config
+
+
+def _read_values(path: str | Path) -> dict[str, Any]:
+    """Return the JSON object of an LLM's config; InputError: the file is of another kind."""
     try:
-        values = read_object(path, fix="save the config again")
+        values = read_json(path, fix="save the config again")
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None
-
-    text = values
-    if "text_config" in values:
-        outer = Config(values, path)
-        inner = outer.section("text_config").values
-        architectures = outer.listing("architectures", str)
-        if not all(name.endswith(("Generation", "ForCausalLM")) for name in architectures):
-            problem = f"{architectures} does not generate text"
-            raise outer.error(problem, "architectures", "use a config of a generating LLM")
-        for name in _SHARED:
-            if None not in (ours := (values.get(name), inner.get(name))) and ours[0] != ours[1]:
-                problem = f"{ours[0]!r}, but {ours[1]!r} inside text_config"
-                raise outer.error(problem, name, "keep the right one")
-        text = {name: values[name] for name in _SHARED if name in values}
-        text |= {name: value for name, value in inner.items() if value is not None}
-
-    file = Path(path).with_name("hf_quant_config.json")  # of NVIDIA's ModelOpt
-    if Path(path).name == "config.json" and file.is_file():
-        config = Config(read_object(file, fix="save the file again"), file)
-        stated = config.section("quantization")
-        packed = {
-            "quant_method": "modelopt",
-            "quant_algo": stated.optional("quant_algo"),
-            "ignore": stated.optional("exclude_modules"),
-            "kv_cache_scheme": stated.optional("kv_cache_quant_algo"),
-        }
-        text = {"quantization_config": packed, **text}
-
-    if dtype is not None:
-        text = {**text, "torch_dtype": None, "dtype": dtype}
-    return Config(text, path)
+    fix = "give the config.json of an LLM"
+    if not isinstance(values, dict):
+        problem = "not a JSON object, so it is not an LLM's config.json"
+        raise InputError(problem, file=path, fix=fix)
+    is_config = any(name in values for name in ("model_type", "architectures", *_TEXT_PARTS))
+    sizes = (*_GROUPS["hidden_size"], *_GROUPS["num_hidden_layers"])
+    if not is_config and not any(name in values for name in sizes):
+        what = next((text for name, text in _OTHER_FILES if name in values), "another file")
+        problem = f"not an LLM's config.json: it has no model_type and no sizes; it is {what}"
+        raise InputError(problem, file=path, fix=fix)
+    return values
 
 
-def encoded_inputs(path: str | Path) -> list[str]:
-    """Return the inputs beside text that an LLM takes, e.g. images; its facts leave them out."""
-    values = read_object(path, fix="save the config again")
-    return [what for name, what in _ENCODERS.items() if values.get(name)]
+def _refuse_other_tasks(outer: Config) -> None:
+    architectures = outer.optional("architectures")
+    if architectures is None:
+        return
+    names = outer.listing("architectures", str)
+    if names and all(map(_OTHER_TASKS.search, names)):
+        fix = "use a config of a generating LLM"
+        raise outer.error(f"{names} does not generate text", "architectures", fix)
 
 
-class Scheme(NamedTuple):
-    """How a quantized weight is stored and multiplied."""
-
-    name: str  # one of `sextant.facts.llm.QUANTIZED`
-    bits: float  # bits of a weight, its share of the scales included
-    is_weight_only: bool = False  # whether the products are those of 16-bit numbers
-
-
-FP8 = Scheme("fp8", 8.0)
-NVFP4 = Scheme("nvfp4", 4 + 8 / 16)  # 16 weights share a scale of 8 bits
-MXFP4 = Scheme("mxfp4", 4 + 8 / 32)  # 32 share an exponent of 8 bits (OCP MX Formats 1.0)
-_ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
-_METHODS = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, mxfp4"
-
-
-# Parts that are never counted as quantized: naming them as exceptions changes nothing.
-_NEVER_QUANTIZED = re.compile(
-    r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
-    r"|e_score_correction_bias|indexers_proj|eh_proj|in_proj_(ba|[ab])$"
-    r"|(^|[.*])(gate|router|shared_expert_gate)$"
-)
-# Modules that a checkpoint may leave unquantized, by field of `Matrices`.
-_PARTS = {
-    "attention": re.compile(r"(^|[.*])(self_|linear_)?attn(\.[qkvo]_proj)?$"),
-    "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
-    "mlp": re.compile(
-        r"(^|[.*])(mlp|feed_forward)(\.(gate|up|down)_proj|\.\(gate\|up\|gate_up\|down\)_proj)?$"
-    ),
-}
-_PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
-_WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
-_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
-_PIECE = re.compile(r"\.([a-z]+)_proj$")
-_EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
-
-
-class Matrices(NamedTuple):
-    """Parameters of the layers' matrices, the only ones that are ever quantized."""
-
-    attention: int
-    mlp: int  # MLPs of the layers without experts, and dense MLPs in layers with experts
-    shared_experts: int = 0
-    experts: int = 0  # routed experts
-    n_layers: int = 0
-    n_dense_layers: int = 0  # without experts; first, unless they alternate with others
-    is_even: bool = True  # whether attention has the same size in all layers
-
-    def without_exceptions(self, inner: Config) -> Self:
-        """Return the parameters that are quantized: `inner` names modules that are not."""
-        # By part and layer, the pieces that are left unquantized; layer "" means all layers.
-        kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
-        for field in _EXCEPTIONS:
-            for name in inner.listing(field, str, default=[]):
-                module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-                layer = _LAYER.search(module)
-                piece = _PIECE.search(module)
-                # Layers beyond the last predict further tokens.
-                is_beyond = layer is not None and int(layer[1]) >= self.n_layers
-                if is_beyond or _NEVER_QUANTIZED.search(module):
+def _text_part(outer: Config, values: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the part that describes the LLM, and the model types of what it lies in."""
+    outer_types: tuple[str, ...] = ()
+    while name := next((key for key in _TEXT_PARTS if isinstance(values.get(key), dict)), None):
+        inner = values[name]
+        for field in _SHARED:
+            if None not in (ours := (values.get(field), inner.get(field))) and ours[0] != ours[1]:
+                if field == "tie_word_embeddings":  # the head belongs to the whole
                     continue
-                for part in self._parts_of(inner, field, module):
-                    pieces = kept[part].setdefault(layer[1] if layer else "", set())
-                    pieces.add(piece[1] if piece else "")
-
-        n_sparse = self.n_layers - self.n_dense_layers
-        n_mlps = self.n_dense_layers or self.n_layers
-        layers = {"attention": self.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
-        left = {}
-        for part, by_layer in kept.items():
-            shares = {
-                layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
-                for layer, pieces in by_layer.items()
-            }
-            # Q, K, V and output differ in size; the matrices of an MLP do not.
-            if part == "attention" and any(share % 1 for share in shares.values()):
-                fix = "leave all of a layer's attention unquantized, or none of it"
-                raise inner.error("parts of attention are left unquantized", "ignore", fix)
-            of_all = shares.pop("", 0.0)
-            left[part] = 1 - min(1.0, max(of_all, sum(shares.values()) / (layers[part] or 1)))
-
-        if not self.is_even and 0 < left["attention"] < 1:
-            fix = "leave the attention of all layers unquantized, or none of it"
-            raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
-        kept_sizes = {part: round(share * getattr(self, part)) for part, share in left.items()}
-        return self._replace(**kept_sizes)
-
-    def _parts_of(self, inner: Config, field: str, module: str) -> list[str]:
-        """Return the parts that an exception in `field` names."""
-        parts = [part for part, pattern in _PARTS.items() if pattern.search(module)]
-        layer = _LAYER.search(module)
-        if layer and _WHOLE_LAYER.search(module) and int(layer[1]) < self.n_dense_layers:
-            parts = ["attention", "mlp"]
-        # In a mixture of experts `mlp` may mean all experts as well.
-        is_unclear = module.endswith(("mlp", "feed_forward")) and self.experts and not self.mlp
-        if not parts or is_unclear:
-            fix = f"quantize all matrices of the layers, or add the exception to {_PLACE}"
-            raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
-        return parts
+                problem = f"{ours[0]!r}, but {ours[1]!r} inside {name}"
+                raise outer.error(problem, field, "keep the right one")
+        if isinstance(model_type := values.get("model_type"), str):
+            outer_types = (model_type, *outer_types)
+        shared = {field: values[field] for field in _SHARED if field in values}
+        if _is_tied_outside(values):  # from 5.0 on, the head belongs to the whole
+            inner = {**inner, "tie_word_embeddings": values["tie_word_embeddings"]}
+        values = shared | {key: value for key, value in inner.items() if value is not None}
+    if "text_config" in values:
+        outer.section("text_config", values["text_config"] or [])
+    return values, outer_types
 
 
-def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
-    """Return the fields of `LLM` on quantization, none without; InputError: unknown method."""
-    if config.optional("quantization_config") is None:
-        return {}
-    inner = config.section("quantization_config")
-    # The first checkpoints of ModelOpt name their tool alone.
-    has_method = "quant_method" in inner.values or "producer" not in inner.values
-    method = inner.word("quant_method") if has_method else "modelopt"
-    scheme = _scheme(inner, method)
-    experts = None
-    if inner.optional("moe_quant_algo") is not None:
-        # The exceptions are those of the experts' scheme.
-        config.ignore("expert_dtype")
-        experts = _algorithm(inner, "moe_quant_algo")
-    elif config.optional("expert_dtype") is not None:
-        config.require(expert_dtype="fp4")
-        experts = MXFP4
-    if method == "mxfp4":  # packs experts alone, which are most of such an LLM
-        matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
-    if inner.optional("moe_quant_algo") is None:
-        matrices = matrices.without_exceptions(inner)
-    facts = quantized(scheme, matrices)
-    if experts:
-        facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
-    cache = inner.optional("kv_cache_scheme")  # what the checkpoint has scales for
-    if isinstance(cache, dict) and (cache.get("num_bits"), cache.get("type")) == (8, "float"):
-        cache = "FP8"
-    if cache not in (None, "FP8"):
-        raise inner.error(f"unknown KV cache {cache!r}", "kv_cache_scheme", "use 8-bit floats")
-    return facts | ({"kv_dtype": "fp8"} if cache else {})
+def _is_tied_outside(values: dict[str, Any]) -> bool:
+    version = str(values.get("transformers_version") or "0").split(".", maxsplit=1)[0]
+    is_new = version.isdecimal() and int(version) >= 5
+    return is_new and values.get("tie_word_embeddings") is not None
 
 
-def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
-    """Return the fields of `LLM` for matrices that are all stored in one scheme."""
+def _modelopt(file: Path) -> dict[str, Any]:
+    config = Config(read_object(file, fix="save the file again"), file)
+    stated = config.section("quantization")
     return {
-        "weight_format": scheme.name,
-        "weight_bits": scheme.bits,
-        "is_weight_only": scheme.is_weight_only,
-        "n_quantized_parameters": sum(matrices[:4]),
-        "n_quantized_expert_parameters": matrices.experts,
+        "quant_method": "modelopt",
+        "quant_algo": stated.optional("quant_algo"),
+        "ignore": stated.optional("exclude_modules"),
+        "kv_cache_scheme": stated.optional("kv_cache_quant_algo"),
+        "group_size": stated.optional("group_size"),
+        "quantized_layers": stated.optional("quantized_layers"),
     }
 
 
-def _scheme(inner: Config, method: str) -> Scheme:
-    match method:
-        case "gptq" | "awq":
-            inner.require(dynamic={})
-            has_zeros = method == "gptq" or inner.flag("zero_point")
-            return _integers(_grouped(inner, "bits", has_zeros=has_zeros))
-        case "bitsandbytes":
-            four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
-            if four == eight:
-                fix = "set one of load_in_4bit and load_in_8bit"
-                raise inner.error("neither 4 nor 8 bits, or both", "load_in_4bit", fix)
-            # 64 weights share a 32-bit maximum; double quantization stores it in 8 bits, and a
-            # 32-bit number for 256 of them (Dettmers et al., QLoRA, NeurIPS 2023, section 3).
-            is_double = four and inner.flag("bnb_4bit_use_double_quant", default=False)
-            scales = 8 / 64 + 32 / (64 * 256) if is_double else 32 / 64
-            return _integers(4 + scales) if four else Scheme("int8", 8.0)
-        case "fp8" if inner.optional("weight_block_size") is not None:
-            return Scheme("fp8", 8 + _block_scale_bits(inner, "weight_block_size"))
-        case "fp8" | "fbgemm_fp8":
-            return FP8
-        case "compressed-tensors":
-            return _compressed_tensors(inner)
-        case "modelopt":
-            return _algorithm(inner, "quant_algo")
-        case "mxfp4":
-            return MXFP4
-    raise inner.error(f"unknown method {method!r}", "quant_method", f"use one of {_METHODS}")
-
-
-def _algorithm(inner: Config, field: str) -> Scheme:
-    algorithm = inner.word(field)
-    if algorithm not in _ALGORITHMS:
-        problem = f"unknown algorithm {algorithm!r}"
-        raise inner.error(problem, field, f"use one of {', '.join(_ALGORITHMS)}")
-    return _ALGORITHMS[algorithm]
-
-
-def _integers(bits: float) -> Scheme:
-    return Scheme("int4" if bits < 8 else "int8", bits, is_weight_only=True)
-
-
-def _grouped(inner: Config, bits_name: str, *, has_zeros: bool) -> float:
-    """Return the bits with a 16-bit scale, and a zero point of a weight's width, per group."""
-    bits = inner.integer(bits_name, most=16)
-    group = inner.integer("group_size", least=-1)
-    if group < 1:  # -1: the weights of a whole row share a scale
-        return float(bits)
-    return bits + (16 + bits * has_zeros) / group
-
-
-def _block_scale_bits(inner: Config, name: str) -> float:
-    """Return a weight's share of the 32-bit scale of a block [rows, columns]."""
-    block = inner.listing(name, int)
-    if len(block) != 2 or min(block) < 1:
-        fix = "give [rows, columns], each 1 or more"
-        raise inner.error(f"{block!r} is not a block", name, fix)
-    rows, columns = block
-    return 32 / (rows * columns)
-
-
-def _compressed_tensors(inner: Config) -> Scheme:
-    groups = inner.get("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1:
-        fix = "only one group of weights is supported"
-        raise inner.error("weights of several kinds", "config_groups", fix)
-    (group,) = groups.values()
-    is_known = isinstance(group, dict) and group.get("targets") == ["Linear"]
-    if not is_known or not isinstance(group.get("weights"), dict):
-        fix = 'only quantized weights of the targets ["Linear"] are supported'
-        raise inner.error("unknown group", "config_groups", fix)
-    sparsity = inner.optional("sparsity_config", {})
-    if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
-        raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
-    weights = Config(group["weights"], inner.file, "quantization_config")
-    is_float = weights.optional("type") == "float"
-    bits = weights.integer("num_bits", most=16)
-    if is_float and bits != 8:
-        by_group = {16: NVFP4, 32: MXFP4}
-        size = weights.integer("group_size")
-        if bits != 4 or size not in by_group:
-            fix = "use 8 bits, or 4 in groups of 16 (NVFP4) or 32 (MXFP4)"
-            raise weights.error("unknown floats", "config_groups", fix)
-        scheme = by_group[size]
-    else:
-        match weights.get("strategy"):
-            case "tensor" | "channel":
-                stored = float(bits)
-            case "group":
-                has_zeros = not weights.flag("symmetric")
-                stored = _grouped(weights, "num_bits", has_zeros=has_zeros)
-            case "tensor_group":  # NVFP4: an 8-bit scale per group
-                stored = bits + 8 / weights.integer("group_size")
-            case "block":
-                stored = bits + _block_scale_bits(weights, "block_structure")
-            case strategy:
-                fix = "use tensor, channel, group, tensor_group or block"
-                raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
-        scheme = Scheme("fp8", stored) if is_float else _integers(stored)
-    return scheme._replace(is_weight_only=group.get("input_activations") is None)
+def encoded_inputs(path: str | Path) -> list[str]:
+    """Return the inputs beside text that an LLM takes, e.g. images."""
+    values = read_object(path, fix="save the config again")
+    inputs = [what for name, what in _ENCODERS.items() if values.get(name)]
+    return list(dict.fromkeys(inputs))

@@ -7,7 +7,7 @@ import pytest
 
 import llm_configs as published
 from sextant.base.errors import InputError
-from sextant.facts.llm import load_llm
+from sextant.facts.llm import load_llm, read_llm
 
 LLAMA_7B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,
@@ -144,21 +144,15 @@ def test_tensors_are_named_by_their_type_and_group(load, weights, name, bits):
     assert load(both) == replace(only, is_weight_only=False)
 
 
-def kept(part: str) -> dict:
-    return GPTQ | {"modules_to_not_convert": [f"model.layers.0.{part}"]}
-
-
 ODD_GROUPS = tensors(strategy="group", group_size=64, type="float")
 BAD = {
     "unknown method": ({"quant_method": "hqq"}, r"'quantization_config\.quant_method'.*'hqq'.*awq"),
     "no method": ({"bits": 4}, r"'quantization_config\.quant_method'.*missing"),
     "no bits": ({"quant_method": "gptq", "group_size": 128}, r"config\.bits'.*missing"),
     "no group": ({"quant_method": "gptq", "bits": 4}, r"config\.group_size'.*missing"),
-    "bits of its own for some": (GPTQ | {"dynamic": {"-:.*mlp.*": {}}}, r"config\.dynamic'"),
+    "rules that are no object": (GPTQ | {"dynamic": ["-:.*mlp.*"]}, r"config\.dynamic'"),
     "4 and 8 bits": (NF4 | {"load_in_8bit": True}, r"config\.load_in_4bit'"),
-    "layers left out": (kept("mlp.fc1"), r"config\.modules_to_not_convert'.*layers\.0\.mlp"),
-    "a part of attention left out": (kept("self_attn.q_proj"), "parts of attention"),
-    "unknown algorithm": (MODELOPT | {"quant_algo": "MIXED_PRECISION"}, "quant_algo'.*NVFP4"),
+    "unknown algorithm": (MODELOPT | {"quant_algo": "Q5_K"}, "quant_algo'.*NVFP4"),
     "unknown KV cache": (MODELOPT | {"kv_cache_scheme": {"num_bits": 4}}, "cache_scheme'.*8-bit"),
     "two groups": (tensors() | {"config_groups": {"a": {}, "b": {}}}, r"config\.config_groups'"),
     "sparse weights": (tensors() | {"sparsity_config": {"format": "sparse"}}, "sparsity_config'"),
@@ -169,13 +163,91 @@ BAD = {
 }
 
 
-def test_layers_of_different_sizes_are_left_out_together(load):
+def test_layers_of_different_sizes_may_be_left_out(load):
     delta = [f"model.layers.{i}.linear_attn*" for i in range(64) if i % 4 != 3]
     attention = [f"model.layers.{i}.self_attn*" for i in range(3, 64, 4)]
     llm = load(MODELOPT | {"ignore": delta + attention}, published.QWEN3_5_27B)
     assert llm.n_quantized_parameters == llm.n_mlp_parameters
-    with pytest.raises(InputError, match="layers of different sizes"):
-        load(MODELOPT | {"ignore": delta}, published.QWEN3_5_27B)
+    # Q with its gate, K, V and output of 24 and 4 heads of 256, in 16 layers.
+    llm = load(MODELOPT | {"ignore": delta}, published.QWEN3_5_27B)
+    in_attention = 16 * 5120 * (3 * 24 + 2 * 4) * 256
+    assert llm.n_quantized_parameters == llm.n_mlp_parameters + in_attention
+
+
+def test_parts_of_attention_may_be_left_out(load):
+    one = 4096 * 4096
+    llm = load(GPTQ | {"modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]})
+    assert llm.n_quantized_parameters == LAYERS_7B - one
+    names = [rf"re:.*\.self_attn\.{piece}_proj$" for piece in ("q", "k", "v", "o", "g")]
+    llm = load(tensors(strategy="channel", num_bits=8) | {"ignore": ["lm_head", *names]})
+    assert llm.n_quantized_parameters == LAYERS_7B - 32 * 4 * one
+
+
+@pytest.fixture
+def reading(tmp_path):
+    def save_and_read(quantization, config=LLAMA_7B):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config | {"quantization_config": quantization}))
+        return read_llm(path)
+
+    return save_and_read
+
+
+def test_a_module_that_the_llm_lacks_is_said(reading):
+    skipped = ["lm_head", "multi_modal_projector", "model.layers.1.mlp", "model.layers.0.adapter"]
+    llm, assumed = reading(NF4 | {"llm_int8_skip_modules": skipped})
+    assert llm.n_quantized_parameters == LAYERS_7B - 3 * 4096 * 11008
+    assert assumed == ("Left unquantized, but not a part of this LLM: model.layers.0.adapter.",)
+
+
+def test_gptq_has_rules_by_module(load):
+    rules = {r"-:model\.layers\.0\..*": {}, r"+:.*\.down_proj.*": {"bits": 8, "group_size": 64}}
+    llm = load(GPTQ | {"dynamic": rules})
+    in_layer = LAYERS_7B // 32
+    down = 31 * 4096 * 11008
+    assert llm.n_quantized_parameters == LAYERS_7B - in_layer
+    bits = (llm.n_quantized_parameters - down) * 4.15625 + down * (8 + 24 / 64)
+    assert llm.weight_bits == pytest.approx(bits / llm.n_quantized_parameters)
+
+
+def mixed(**modules) -> dict:
+    layers = {name: {"quant_algo": algorithm} for name, algorithm in modules.items()}
+    return MODELOPT | {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+
+
+def test_modelopt_may_list_precisions_by_module(reading):
+    config = published.QWEN3_30B_A3B
+    modules = {}
+    for i in range(48):
+        modules[f"model.layers.{i}.self_attn.q_proj"] = "FP8"
+        modules[f"model.layers.{i}.mlp.experts"] = "W4A16_NVFP4"
+    llm, assumed = reading(mixed(**modules), config)
+    queries = 48 * 2048 * 32 * 128
+    assert (llm.weight_format, llm.weight_bits) == ("fp8", 8)
+    assert (llm.expert_format, llm.expert_bits) == ("nvfp4", 4.5)
+    assert llm.n_quantized_parameters == queries + llm.n_expert_parameters
+    assert llm.is_weight_only and not assumed
+    llm, assumed = reading(mixed(), config)
+    assert not llm.weight_format and "mixed precisions" in assumed[0]
+
+
+def test_groups_of_modules_have_schemes_of_their_own(load):
+    fp8 = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+    nvfp4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    groups = {
+        "group_0": {"targets": ["re:.*self_attn.(q|k|v|o)_proj$"], "weights": fp8},
+        "group_1": {"targets": ["re:.*mlp.*(gate|up|down)_proj$"], "weights": nvfp4},
+    }
+    packed = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
+    llm = load(packed)
+    attention, mlp = 32 * 4 * 4096**2, 32 * 3 * 4096 * 11008
+    assert llm.weight_format == "nvfp4"
+    bits = (attention * (8 + 32 / 128**2) + mlp * 4.5) / (attention + mlp)
+    assert llm.weight_bits == pytest.approx(bits)
+    # Experts are a part of the MLP.
+    llm = load(packed, published.MIXTRAL_8X7B)
+    assert (llm.weight_format, llm.expert_format) == ("fp8", "nvfp4")
+    assert llm.n_quantized_expert_parameters == llm.n_expert_parameters
 
 
 @pytest.mark.parametrize("case", BAD)
