@@ -140,7 +140,15 @@ class ImportOptions:
 def import_characterization(
     *,
     tool: Annotated[
-        Literal["vllm-bench", "guidellm", "aiperf"],
+        Literal[
+            "vllm-bench",
+            "sglang-bench",
+            "guidellm",
+            "aiperf",
+            "genai-bench",
+            "inference-perf",
+            "llm-d",
+        ],
         typer.Argument(help="The load tool that wrote the files."),
     ],
     files: Annotated[

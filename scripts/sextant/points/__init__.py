@@ -8,5 +8,5 @@ Read `verdict` and `run` first (whether and how a cell was measured), then `cell
 `metrics` (formulas, intervals, doubts) and `summarize` (from cells to points). `store` is the
 database of all results. Answers rest on `frame` and `characterization`. `measured` reads a store or
 cells, `folder` a folder of data (`folder_sheets` has the types of its rows), and `export` writes
-such folders (`load_tools` from the results of other load tools).
+such folders (`load_tools` from the results of other load tools: `tool_run` is their type).
 """

@@ -136,6 +136,8 @@ class _Point(Setup):
     n_ok: _Count | None = None  #: requests that succeeded
     n_failed: _Count | None = None  #: requests that failed
     run_id: str | None = None  #: what the publisher calls the run or the row
+    doubt: str | None = None
+    """why the point is doubtful: kind (detail), several separated by "; "; empty: it is not"""
 
 
 _TEXTS = {

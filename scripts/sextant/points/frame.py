@@ -44,7 +44,7 @@ INTERVAL_COLUMNS = [
 ]
 """Ends of the 90% intervals of percentiles: columns that a frame of points may have, too."""
 _COUNTS = ["n_ok", "n_failed"]
-_NAMES = ["measured_on", "run_id"]
+_NAMES = ["measured_on", "run_id", "doubt"]
 _RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
     *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, WAIT),

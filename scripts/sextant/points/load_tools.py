@@ -1,40 +1,74 @@
-"""Reads the results of other load tools: vLLM's benchmark, guidellm and AIPerf.
+"""Imports the results of other load tools as the folder of a characterization.
 
-They become the folder of a characterization. What a tool does not report is null. guidellm and
-AIPerf call the mean gap of each request ITL: it becomes TPOT.
+`TOOLS` has the tools; a file for each reads its results into `tool_run.ToolRun`, `tool_points`
+makes points of them. What a tool does not report is null.
 """
 
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
-from sextant.base.sheets import check_fields
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import SHIPPED as LLMS
 from sextant.facts.slo import MAX_FAILED
 from sextant.pages.words import percent
 from sextant.points.export import write_published
-from sextant.points.folder_sheets import Description, PointRow, check_latencies
-from sextant.points.frame import COLUMNS, LOAD, STATISTICS
+from sextant.points.folder_sheets import Description
+from sextant.points.frame import COLUMNS, LOAD
+from sextant.points.tool_aiperf import read_aiperf
+from sextant.points.tool_files import looks_like, read_results
+from sextant.points.tool_genai_bench import read_genai_bench
+from sextant.points.tool_guidellm import read_guidellm
+from sextant.points.tool_inference_perf import read_inference_perf
+from sextant.points.tool_llmd import read_llmd
+from sextant.points.tool_points import Point, doubt_kinds, point_of
+from sextant.points.tool_run import LoadTool, ResultFile
+from sextant.points.tool_vllm import read_sglang, read_vllm
 
-_MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
-_WITHOUT_ANSWERS = (
-    "users",
-    "n_ok",
-    "n_failed",
-    "measured_on",
-)  # columns of a result whose requests all failed
-Point = dict[str, Any]
-"""A result by column of points.csv; and `model`, `version`, `day` (its field and value) and
-`asked_rps`, the rate that was asked for."""
+
+def _keys(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+TOOLS: dict[str, LoadTool] = {
+    "vllm-bench": LoadTool(
+        "the JSON of `vllm bench serve --save-result`",
+        (_keys("model_id", "request_throughput", "completed"),),
+        read_vllm,
+    ),
+    "sglang-bench": LoadTool(
+        "the JSON lines of `python -m sglang.bench_serving --output-file`",
+        (_keys("backend", "median_ttft_ms", "mean_e2e_latency_ms"),),
+        read_sglang,
+    ),
+    "guidellm": LoadTool("guidellm's benchmarks.json", (_keys("benchmarks"),), read_guidellm),
+    "aiperf": LoadTool(
+        "AIPerf's profile_export_aiperf.json",
+        (_keys("input_config", "request_throughput"), _keys("input_config", "was_cancelled")),
+        read_aiperf,
+    ),
+    "genai-bench": LoadTool(
+        "genai-bench's JSON of one level (<scenario>_…_num_concurrency_N_time_….json)",
+        (_keys("aggregated_metrics", "individual_request_metrics"),),
+        read_genai_bench,
+    ),
+    "inference-perf": LoadTool(
+        "inference-perf's stage_N_lifecycle_metrics.json",
+        (_keys("load_summary", "successes", "failures"),),
+        read_inference_perf,
+    ),
+    "llm-d": LoadTool(
+        "a benchmark report of llm-d-benchmark (YAML or JSON, version 0.2 or 0.1)",
+        (_keys("version", "scenario", "results"), _keys("version", "scenario", "metrics")),
+        read_llmd,
+    ),
+}
+"""The load tools whose results are read, by the name that the command takes."""
 
 
 @dataclass(frozen=True)
@@ -54,237 +88,152 @@ def import_load_tool(
 
     Returns a line of counts. `configs` is as of `write_published`, by default the configurations
     that ship. InputError: the file is not the tool's; it names no LLM, or an LLM without a config;
-    the profile is unknown; no result has users or an answered rate.
+    the profile is unknown; no result has users or a rate.
     """
     profile_of_id(served.gpu_profile_id)  # refuse an unknown profile before reading
     configs = configs or os.path.relpath(LLMS, out)
-    results = pd.DataFrame([row for path in files for row in _rows(tool, path, served.llm)])
-    results = results.reindex(columns=[*dict.fromkeys([*results, *LOAD])])
+    rows = [row for path in files for row in _rows(tool, path, served.llm)]
+    results = pd.DataFrame([row for row, _ in rows])
+    results = results.reindex(columns=[*dict.fromkeys([*results, *COLUMNS])])
     points = results[results[LOAD].notna().any(axis=1)].reset_index(drop=True)
+    left_out = [reason for row, reason in rows if not {*LOAD} & row.keys()]
     if points.empty:
         fix = "measure with a limit of requests in flight, or at a finite rate that is answered"
-        raise InputError("no result has users or an answered rate", file=files[0], fix=fix)
+        problem = "no result has users or a rate"
+        reason = f": {left_out[0]}" if left_out and left_out[0] else ""
+        raise InputError(f"{problem}{reason}", file=files[0], fix=fix)
 
+    for name in ("engine", "engine_version"):
+        if getattr(served, name):
+            points[name] = None  # the description has it for all of them
+    points["gpu_profile_id"] = served.gpu_profile_id
+    points, statistic = _without_lonely(points)
+    about = _description(tool, points, served, statistic)
+    notes = [*_left_out_notes(left_out), *_point_notes(points)]
+    return write_published(out, about, points, configs, len(results), notes)
+
+
+def _rows(tool: str, path: Path, llm: str | None) -> Iterator[tuple[Point, str | None]]:
+    """Yield the points of a file, each with why it has neither users nor a rate."""
+    reader = TOOLS[tool]
+    fix = f"give {reader.file}"
+    rows: list[tuple[Point, str | None]] = []
+    results = read_results(path, fix)
+    if not results:
+        raise InputError(f"was not written by {tool}: it is empty", file=path, fix=fix)
+    for result in results:
+        if not reader.is_of(result.content):
+            raise _other_file(tool, result, fix)
+        for run in _runs(tool, reader, result, fix):
+            number = len(rows) + 1
+            of_result = "" if number == 1 else f" (result {number})"
+            point = point_of(run, result, llm, of_result)
+            version = run.tool_version or "of unknown version"
+            point["run_id"] = f"{tool} {version}: {path.name}"
+            rows.append((point, run.load.no_level))
+    if not rows:
+        raise InputError(f"is a result of {tool} without any benchmark", file=path, fix=fix)
+    for number, (point, _) in enumerate(rows, 1):
+        point["run_id"] += f" {number}" * (len(rows) > 1)
+    yield from rows
+
+
+def _runs(tool: str, reader: LoadTool, result: ResultFile, fix: str) -> Iterator[Any]:
+    """Yield the runs of a result; InputError: it was not written by the tool."""
+    try:
+        yield from reader.read(result)
+    except InputError as error:
+        raise error.at(file=result.path) from None
+    except KeyError as error:
+        problem = f"was not written by {tool}: it has no {error}"
+        raise InputError(problem, file=result.path, fix=fix) from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError):
+        raise InputError(f"was not written by {tool}", file=result.path, fix=fix) from None
+
+
+def _other_file(tool: str, result: ResultFile, fix: str) -> InputError:
+    """Return the error of a file that the tool did not write: what it looks like, and what to do.
+
+    That is a result of another tool, a file that this project knows, or neither.
+    """
+    problem = f"was not written by {tool}"
+    others = [name for name, other in TOOLS.items() if other.is_of(result.content)]
+    if others:
+        problem += f": it looks like a result of {others[0]}"
+        fix = f"`sextant import-characterization {others[0]} --from {result.path.name} …`"
+    elif known := looks_like(result.content):
+        problem += f": it looks like {known[0]}"
+        fix = known[1]
+    elif isinstance(result.content, dict) and result.content:
+        missing = min((m - result.content.keys() for m in TOOLS[tool].marks), key=len)
+        problem += f": it has no {', '.join(map(repr, sorted(missing)))}"
+    return InputError(problem, file=result.path, fix=fix)
+
+
+def _without_lonely(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return points of one statistic: means without medians are left out, unless all have means."""
+    means = [name for name in points if name.startswith("mean_")]
+    pairs = {name: name.replace("mean_", "median_") for name in means}
+    lacks = {
+        of: points[name].isna() & points[of].notna() for name, of in pairs.items() if of in points
+    }
+    is_lonely = {
+        name: points[name].notna() & (points[of].isna() if of in points else True)
+        for name, of in pairs.items()
+    }
+    if any(rows.any() for rows in is_lonely.values()) and not any(
+        rows.any() for rows in lacks.values()
+    ):
+        return points, "mean"
+    for name, rows in is_lonely.items():
+        points[name] = points[name].mask(rows)
+    return points, "median"
+
+
+def _description(
+    tool: str, points: pd.DataFrame, served: MeasuredSetup, statistic: Any
+) -> Description:
     engine = {name: getattr(served, name) for name in ("engine", "engine_version")}
-    about = Description(
+    return Description(
         source=f"own:{tool}",
         licence="not stated",
         attribution=f"measured with {tool}",
-        statistic="median",
+        statistic=statistic,
         load="closed_loop" if points["users"].notna().all() else "rate",
         lengths="varying",
         defaults={name: value for name, value in engine.items() if value},
     )
 
-    notes = []
-    if n_left_out := len(results) - len(points):
-        notes.append(f"{n_left_out} left out, with neither users nor a rate")
-    needed = ("n_ok", "n_failed", "median_ttft_ms", "median_tpot_ms")
-    n_ok, n_failed, *medians = (points.get(name, points["users"] * math.nan) for name in needed)
+
+def _left_out_notes(reasons: Sequence[str | None]) -> list[str]:
+    """Return how many results have no level, and why."""
+    if not reasons:
+        return []
+    named = dict.fromkeys(filter(None, reasons))
+    why = f" ({'; '.join(named)})" if named else ""
+    return [f"{len(reasons)} left out, with neither users nor a rate{why}"]
+
+
+def _point_notes(points: pd.DataFrame) -> list[str]:
+    """Return what no SLO can rest on, and which doubts the points have."""
+    n_ok, n_failed = (points[name].astype(float) for name in ("n_ok", "n_failed"))
     failed = n_failed / (n_ok + n_failed)
     many_failed = f"with more than {percent(MAX_FAILED)} of the requests failed (up to "
     many_failed += f"{percent(failed.max())}), which meet no SLO unless --max-failed allows it"
-    rows_by_doubt = {many_failed: failed > MAX_FAILED}
-    for name, median in zip(("TTFT", "TPOT"), medians, strict=True):
-        rows_by_doubt[f"without a median {name}"] = median.isna() & (n_ok > 0)
-    notes += [f"{rows.sum()} {doubt}" for doubt, rows in rows_by_doubt.items() if rows.any()]
-
-    points["gpu_profile_id"] = served.gpu_profile_id
-    return write_published(out, about, points, configs, len(results), notes)
-
-
-def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
-    name, read = TOOLS[tool]
-    fix = f"give {name}"
-    content = read_json(path, fix=fix)
-    rows = []
-    try:
-        for number, point in enumerate(read(content), 1):
-            version = point.pop("version", None) or "of unknown version"
-            of_result = "" if number == 1 else f" (result {number})"
-            row = _checked(point, llm, path, of_result)
-            rows.append(row | {"run_id": f"{tool} {version}: {path.name}"})
-    except InputError as error:
-        raise error.at(file=path) from None
-    except KeyError as error:
-        problem = f"was not written by {tool}: it has no {error}"
-        raise InputError(problem, file=path, fix=fix) from None
-    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError):
-        raise InputError(f"was not written by {tool}", file=path, fix=fix) from None
-    if not rows:
-        raise InputError(f"is a result of {tool} without any benchmark", file=path, fix=fix)
-    for number, row in enumerate(rows, 1):
-        row["run_id"] += f" {number}" * (len(rows) > 1)
-    return rows
-
-
-def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point:
-    """Return the known values of a result, with its `model`; InputError for a wrong value."""
-    model = llm or point.pop("model")
-    field, day = point.pop("day")
-    asked_rps = point.pop("asked_rps")
-    answered_rps = point.pop("request_rate_rps")
-    # Users, or the rate that was asked for; neither where everything was sent at once.
-    users = point.pop("users") if asked_rps is None else None
-    rate_rps = asked_rps if users is None else answered_rps
-    point |= {"users": users, "request_rate_rps": rate_rps}
-
-    values = {k: v for k, v in point.items() if v is not None and v == v and k != "model"}
-    if day is not None:
-        try:
-            written = day if day.isdigit() else day[:10]
-            values["measured_on"] = date.fromisoformat(written).isoformat()
-        except (AttributeError, ValueError):
-            fix = f"correct {field}, or measure again"
-            raise InputError(f"{str(day)[:40]!r} is no date", field=field, fix=fix) from None
-    if values.get("n_ok") == 0:  # tools write latencies of 0 where no request was answered
-        values = {name: values[name] for name in values if name in _WITHOUT_ANSWERS}
-    for name in ("n_ok", "n_failed", "users"):
-        if isinstance(values.get(name), float) and values[name].is_integer():
-            values[name] = int(values[name])
-
-    try:
-        check_fields(PointRow, values | {"llm_id": "", "gpu_profile_id": ""}, path)
-        check_latencies(pd.DataFrame([values]).reindex(columns=COLUMNS))
-    except InputError as error:
-        fix = f"correct {error.field}, or measure again"
-        field = f"{error.field}{of_result}"
-        raise InputError(error.problem, file=path, field=field, fix=fix) from None
-    if not isinstance(model, str) or not model:
-        fix = "name the LLM: --llm, as on Hugging Face"
-        raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
-    # The points' statistic is the median: a mean alone would not be read.
-    lonely = {name for name in values if name.replace("mean_", "median_") not in values}
-    return {name: value for name, value in values.items() if name not in lonely} | {"model": model}
-
-
-def _vllm(result: Any) -> Iterator[Point]:
-    n_ok = result["completed"]
-    rate = result["request_rate"]
-    names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-    yield {
-        "model": result["model_id"],
-        "users": result["max_concurrency"],
-        "asked_rps": None if rate == "inf" else rate,
-        "request_rate_rps": result["request_throughput"],
-        "input_tokens": result["total_input_tokens"] / n_ok if n_ok else None,
-        "output_tokens": result["total_output_tokens"] / n_ok if n_ok else None,
-        **{
-            f"{statistic}_{ours}_ms": result.get(f"{statistic}_{theirs}_ms")
-            for ours, theirs in names.items()
-            for statistic in STATISTICS
-        },
-        "throughput_tok_s": result["output_throughput"],
-        "n_ok": n_ok,
-        "n_failed": result.get("failed", result["num_prompts"] - n_ok),
-        "day": ("date", f"{result['date']}".partition("-")[0]),
+    rows_by_note = {many_failed: failed > MAX_FAILED}
+    is_one_token = points["output_tokens"].astype(float) <= 1
+    lacks = {
+        "TTFT": points["median_ttft_ms"].isna() & points["mean_ttft_ms"].isna(),
+        "TPOT": points[["median_tpot_ms", "mean_tpot_ms"]].isna().all(axis=1) & ~is_one_token,
     }
+    for name, rows in lacks.items():
+        rows_by_note[f"without a median {name}"] = rows & ~(n_ok == 0)
+    rows_by_note["without a TPOT: answers of one token"] = is_one_token
+    notes = [f"{rows.sum()} {note}" for note, rows in rows_by_note.items() if rows.any()]
 
-
-def _guidellm(report: Any) -> Iterator[Point]:
-    version = report.get("metadata", {}).get("guidellm_version")
-    for result in report["benchmarks"]:
-        metrics = result["metrics"]
-        config = result.get("config") or result["args"]
-        strategy = config["strategy"]
-        totals = metrics["request_totals"]
-        is_alone = strategy["type_"] == "synchronous"
-        # By our name: guidellm's name, and the milliseconds in its unit.
-        latencies = {
-            "ttft": ("time_to_first_token_ms", 1.0),
-            "tpot": ("inter_token_latency_ms", 1.0),
-            "e2e": ("request_latency", 1e3),
-        }
-        point: Point = {}
-        for ours, (theirs, ms) in latencies.items():
-            block = metrics[theirs]["successful"] or {}
-            point |= _latencies(ours, {**block, **block.get("percentiles", {})}, ms)
-        means = {
-            "input_tokens": "prompt_token_count",
-            "output_tokens": "output_token_count",
-            "throughput_tok_s": "output_tokens_per_second",
-            "request_rate_rps": "requests_per_second",
-        }
-        try:
-            day = datetime.fromtimestamp(result["start_time"], UTC).isoformat()
-        except (TypeError, ValueError, ArithmeticError, OSError):
-            day = result["start_time"]
-        yield point | {
-            **{ours: (metrics[it]["successful"] or {}).get("mean") for ours, it in means.items()},
-            "model": _only(config, "model") or _only(report | {"benchmarks": []}, "model"),
-            "version": version,
-            "users": 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency"),
-            "asked_rps": strategy.get("rate"),
-            "n_ok": totals["successful"],
-            "n_failed": totals["errored"],
-            "day": ("start_time", day),
-        }
-
-
-def _aiperf(result: Any) -> Iterator[Point]:
-    config = result["input_config"]
-    models = _only(config, "model_names") or _only(config, "model")
-    means = {
-        "input_tokens": "input_sequence_length",
-        "output_tokens": "output_sequence_length",
-        "throughput_tok_s": "output_token_throughput",
-    }
-    latencies = {
-        "ttft": result.get("time_to_first_token"),
-        "tpot": result.get("inter_token_latency"),
-        "e2e": result["request_latency"],
-    }
-    point: Point = {}
-    for name, block in latencies.items():
-        if block is not None:  # answers that did not stream have E2E alone
-            if block["unit"] not in _MS_PER:
-                fix = f"one of {', '.join(_MS_PER)} is known"
-                raise InputError(f"unknown unit {block['unit']!r}", field=name, fix=fix)
-            renamed = {**block, "mean": block.get("avg"), "median": block.get("p50")}
-            point |= _latencies(name, renamed, _MS_PER[block["unit"]])
-    yield point | {
-        **{ours: result.get(theirs, {}).get("avg") for ours, theirs in means.items()},
-        "model": models[0] if isinstance(models, list) else models,
-        "version": result.get("aiperf_version"),
-        "users": _only(config, "concurrency"),
-        "asked_rps": _only(config, "request_rate"),
-        "request_rate_rps": result["request_throughput"]["avg"],
-        "n_ok": result["request_count"]["avg"],
-        "n_failed": result.get("error_request_count", {}).get("avg", 0),
-        "day": ("start_time", result.get("start_time")),
-    }
-
-
-def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
-    """Return a latency's statistics in ms; `ms` are the milliseconds in the block's unit."""
-    values = {statistic: block.get(statistic) for statistic in STATISTICS}
-    return {
-        f"{statistic}_{name}_ms": value if value is None or ms == 1 else value * ms
-        for statistic, value in values.items()
-    }
-
-
-def _only(config: Any, name: str) -> Any:
-    """Return a key's one value at any depth, None without; InputError for several."""
-    values: list[Any] = []
-
-    def visit(part: Any) -> None:
-        if isinstance(part, dict):
-            if isinstance(part.get(name), str | int | float | list) and part[name] not in values:
-                values.append(part[name])
-            part = list(part.values())
-        for item in part if isinstance(part, list) else ():
-            visit(item)
-
-    visit(config)
-    if len(values) > 1:
-        fix = "give a result of a single phase"
-        raise InputError(f"several values of {name}: {values[:3]}", field=name, fix=fix)
-    return values[0] if values else None
-
-
-TOOLS: dict[str, tuple[str, Callable[[Any], Iterator[Point]]]] = {
-    "vllm-bench": ("the JSON of `vllm bench serve --save-result`", _vllm),
-    "guidellm": ("guidellm's benchmarks.json", _guidellm),
-    "aiperf": ("AIPerf's profile_export_aiperf.json", _aiperf),
-}
+    doubts = points["doubt"].dropna()
+    kinds = pd.Series([kind for doubt in doubts for kind in doubt_kinds(doubt)], dtype=object)
+    if len(doubts):
+        counts = ", ".join(f"{kind} {n}" for kind, n in kinds.value_counts(sort=False).items())
+        notes.append(f"{len(doubts)} doubtful, see the column doubt ({counts})")
+    return notes

@@ -226,10 +226,10 @@ POINT_LABELS = {
 """What pages call the columns of points, with their units."""
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")  # of points in one figure
 SHAPING_FRACTION = 0.1  # a lag (p99) above this share of a latency may have shaped it
-_FEW_REQUESTS = 20  # with fewer successful requests even a median is rough
+FEW_REQUESTS = 20  # with fewer successful requests even a median is rough
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",
-    "n_ok": f"Fewer than {_FEW_REQUESTS} successful requests, so the latencies are rough",
+    "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
     "client_lag_p99_ms": (
         f"The load client's lag (p99) exceeds {SHAPING_FRACTION:.0%} of the median ITL, so the "
         "latencies are partly its own"
@@ -255,7 +255,7 @@ def doubts(point: Row) -> set[str]:
     off_server = abs(ratio("mean_itl_ms", "server_mean_itl_ms") - 1)
     is_doubtful = {
         "n_failed": bool(point["n_failed"]),
-        "n_ok": point["n_ok"] is not None and point["n_ok"] < _FEW_REQUESTS,
+        "n_ok": point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS,
         "client_lag_p99_ms": ratio("client_lag_p99_ms", "median_itl_ms") > SHAPING_FRACTION,
         "send_lag_p99_ms": ratio("send_lag_p99_ms", "median_ttft_ms") > SHAPING_FRACTION,
         "mean_itl_ms": off_server > SHAPING_FRACTION or point["median_itl_ms"] == 0,

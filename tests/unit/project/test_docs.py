@@ -21,7 +21,9 @@ from sextant.facts.llm_families import families
 from sextant.facts.slo import METRICS, SLO
 from sextant.points.cell_files import TABLES
 from sextant.points.folder_sheets import PointRow
+from sextant.points.load_tools import TOOLS
 from sextant.points.metrics import LATENCIES
+from sextant.points.tool_run import DOUBTS
 from sextant.predict.predictor import PointPredictor
 from sextant.trace.trace_format import published_formats
 from support import ROOT
@@ -274,3 +276,11 @@ def test_the_first_changes_of_contributing_work(tmp_path, monkeypatch) -> None:
     tests = runpy.run_path(str(tmp_path / "test_mean_of_llms.py"))
     tests["test_it_predicts_the_mean_of_the_other_llms"]()
     assert isinstance(module.MeanOfLLMs(None, {}, 0), PointPredictor)
+
+
+def test_every_load_tool_and_doubt_stands_in_the_page() -> None:
+    text = page("docs/adding.md")
+    for name in TOOLS:
+        assert re.search(rf"^\| `{name}` \|", text, re.M), name
+    for kind in DOUBTS:
+        assert f"`{kind}`" in text, kind
