@@ -163,14 +163,13 @@ def _served(
         loads = loads_at(factor)
         return loads[1:] if len(loads) > 1 else loads
 
-    factor = largest_factor(draws_at, replicas, budget.probability)
-    if not factor:
+    borne = largest_factor(draws_at, replicas, budget.probability)
+    if not borne.factor:
         reason = f"no load is within the limits with probability {budget.probability:.10g}"
         return BudgetOutcome(profile_id, "too_slow", is_gpu_measured, replicas, reason=reason)
-    loads = loads_at(factor)
-    met = float((loads[1:] <= replicas).mean()) if len(loads) > 1 else None
+    met = float((borne.loads <= replicas).mean()) if len(borne.loads) > 1 else None
     return BudgetOutcome(
-        profile_id, "serves", is_gpu_measured, replicas, probability_met=met, factor=factor
+        profile_id, "serves", is_gpu_measured, replicas, probability_met=met, factor=borne.factor
     )
 
 

@@ -18,16 +18,17 @@ def loads_at(factor: float) -> np.ndarray:
 @pytest.mark.parametrize(("probability", "borne_rps"), [(0.9, 2.0), (0.5, 6.0), (1.0, 1.0)])
 def test_replicas_bear_what_the_deciding_draw_bears(probability: float, borne_rps: float) -> None:
     for replicas in (1, 7, 300):
-        factor = largest_factor(loads_at, replicas, probability)
+        factor, loads = largest_factor(loads_at, replicas, probability)
         assert 0.99 * replicas * borne_rps < factor <= replicas * borne_rps
-        assert (loads_at(factor) <= replicas).mean() >= probability
+        assert (loads == loads_at(factor)).all()
+        assert (loads <= replicas).mean() >= probability
 
 
 def test_where_many_replicas_bear_more_each_that_counts() -> None:
     def pooled(factor: float) -> np.ndarray:
         return factor**0.9 / BORNE_RPS
 
-    factor = largest_factor(pooled, 20, 0.9)
+    factor, _ = largest_factor(pooled, 20, 0.9)
     assert factor == pytest.approx(40 ** (1 / 0.9), rel=0.01)
     assert (pooled(factor) <= 20).mean() >= 0.9
 
@@ -36,8 +37,19 @@ def test_what_too_many_draws_never_bear_is_not_served() -> None:
     def hopeless(factor: float) -> np.ndarray:
         return np.where(BORNE_RPS > 2, loads_at(factor), np.inf)
 
-    assert largest_factor(hopeless, 5, 0.9) == 0
-    assert largest_factor(hopeless, 5, 0.8) > 0
+    assert largest_factor(hopeless, 5, 0.9).factor == 0
+    assert largest_factor(hopeless, 5, 0.8).factor > 0
+
+
+@pytest.mark.parametrize("light", [0.05, 0.9])
+def test_a_light_load_that_says_little_does_not_end_the_search(light: float) -> None:
+    """One replica at a light load: its load in replicas hardly rises until it is too much."""
+
+    def of_one(factor: float) -> np.ndarray:
+        return np.where(factor <= 5.0, light, np.inf) * np.ones(10)
+
+    factor, loads = largest_factor(of_one, 1, 0.9)
+    assert 4.9 < factor <= 5.0 and (loads <= 1).all()
 
 
 @given(st.floats(1e-6, 1e6))
