@@ -10,7 +10,8 @@ CREATE TABLE llm (
     n_quantized_expert_parameters BIGINT, weight_format VARCHAR, expert_format VARCHAR,
     expert_bits DOUBLE, is_weight_only BOOLEAN,
     sliding_window_tokens INTEGER, n_sliding_layers INTEGER, n_attention_layers INTEGER,
-    state_bytes_per_request BIGINT, kv_values DOUBLE, sliding_kv_values DOUBLE, attention VARCHAR,
+    state_bytes_per_request BIGINT, kv_values DOUBLE, sliding_kv_values DOUBLE,
+    beside_weight_bytes BIGINT, attention VARCHAR,
     weight_bytes BIGINT, kv_bytes_per_token BIGINT
 );
 CREATE TABLE gpu (

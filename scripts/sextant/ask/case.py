@@ -16,6 +16,7 @@ from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
 from sextant.ask.serving import (
     Serving,
     as_measured,
+    config_notes,
     find_llm,
     longest_request_tokens,
     measured_lengths,
@@ -33,9 +34,7 @@ from sextant.facts.llm import (
     kv_precision_of,
     load_llm,
     served,
-    shipped_config,
 )
-from sextant.facts.llm_config import encoded_inputs
 from sextant.points.frame import KEYS, LENGTHS, SERVING, WAIT, FactTables, execution_classes
 from sextant.points.verdict import ProbeOutcome, Verdict
 from sextant.predict.predictor import JointPredictor
@@ -360,11 +359,7 @@ def read_case(
     notes += price_notes(question, source.characterization.profiles)
 
     llm = find_llm(question, source.characterization)
-    config = question.hf_config or shipped_config(question.llm_name)
-    if inputs := encoded_inputs(config_file(config)) if config else []:
-        what = " and ".join(inputs)
-        notes = [*notes, f"Not counted: {what}, their tokens, and the encoder's memory and time."]
-
+    notes += config_notes(question, source.characterization)
     if question.api_prices is not None:  # checked before anything is simulated
         find_api_prices(question.api_prices, question.llm_name)
     candidates = candidates_of(question, source, need_prices=need_prices, field=field)

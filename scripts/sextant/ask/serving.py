@@ -22,6 +22,8 @@ from sextant.facts.llm import (
     served,
     shipped_config,
 )
+from sextant.facts.llm_config import encoded_inputs
+from sextant.facts.llm_reading import read_whole_llm
 from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS, SERVING
 from sextant.workload.lengths import Length, RequestLengths
@@ -105,11 +107,8 @@ def find_llm(question: Question, characterization: Characterization) -> LLM:
                 fix += "; those of the demo are known after `make demo`"
             problem = f"{characterization.source} has no LLM {llm_id!r}"
             raise InputError(problem, field="--llm", fix=fix)
-        usual_dtype: str | None = next(iter(llms.values())).dtype
-        if any(description.dtype is None for description in characterization.descriptions):
-            usual_dtype = None  # each LLM of the source has its own
-        dtype = DTYPES.get(question.precision or "", usual_dtype)
-        return served(load_llm(config_file(config), dtype), *precisions)
+        dtype = _dtype_of(question, characterization)
+        return served(read_whole_llm(config_file(config), dtype).llm, *precisions)
 
     llm = llms[llm_id]
     if config is not None and load_llm(config_file(config), llm.dtype) != llm:
@@ -123,6 +122,31 @@ def find_llm(question: Question, characterization: Characterization) -> LLM:
         fix = "leave it out, or describe the LLM with --hf-config"
         raise InputError(problem, field=f"--{assumptions[0].replace('_', '-')}", fix=fix)
     return llm
+
+
+def _dtype_of(question: Question, characterization: Characterization) -> str | None:
+    """Return the data type in which an LLM that was not measured is served; None: its own."""
+    usual_dtype: str | None = next(iter(characterization.llms.values())).dtype
+    if any(description.dtype is None for description in characterization.descriptions):
+        usual_dtype = None  # each LLM of the source has its own
+    return DTYPES.get(question.precision or "", usual_dtype)
+
+
+def config_notes(question: Question, characterization: Characterization) -> list[str]:
+    """Return what was assumed of an LLM whose config is given, and what is not counted."""
+    is_measured = question.llm_name in characterization.llms
+    config = question.hf_config or shipped_config(question.llm_name)
+    if config is None or question.sizes is not None:
+        return []
+    notes: list[str] = []
+    if not is_measured:
+        dtype = _dtype_of(question, characterization)
+        notes += read_whole_llm(config_file(config), dtype).assumed
+    if inputs := encoded_inputs(config_file(config)):
+        what = " and ".join(inputs)
+        memory = "memory and time" if is_measured else "time"
+        notes.append(f"Not counted: {what}, their tokens, and the encoder's {memory}.")
+    return notes
 
 
 def as_measured(

@@ -23,15 +23,32 @@ from sextant.cli.printing import grouped, print_document, say
 @grouped
 def explain(
     *,
-    gpu_profile: Annotated[str, typer.Option(help="GPU profile, e.g. 1xA100-40GB.")],
-    users_per_replica: Annotated[int, typer.Option(min=1, help="Concurrent users of a replica.")],
+    gpu_profile: Annotated[
+        str | None, typer.Option(help="GPU profile, e.g. 1xA100-40GB; without it: the LLM's facts.")
+    ] = None,
+    users_per_replica: Annotated[
+        int | None, typer.Option(min=1, help="Concurrent users of a replica.")
+    ] = None,
     case: CaseOptions,
     printed: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print the result.")
     ] = "text",
 ) -> None:
-    """Say what a predicted latency is made of: the terms of the mechanistic model."""
+    """Say what a predicted latency is made of: the terms of the mechanistic model.
+
+    Without a GPU profile: what the LLM is made of, and what was assumed of it.
+    """
+    from sextant.ask.forecast import MEDIANS
     from sextant.recommend.explain import explain_llm, explanation_document
+    from sextant.recommend.llm_description import describe_llm, llm_document
+
+    if (gpu_profile is None) != (users_per_replica is None):
+        missing = "--gpu-profile" if gpu_profile is None else "--users-per-replica"
+        fix = f"give {missing}, or leave both out for the LLM's facts"
+        raise InputError("a latency needs a GPU profile and users", field=missing, fix=fix)
+    if gpu_profile is None or users_per_replica is None:
+        print_document(llm_document(describe_llm(case.question(MEDIANS))), printed)
+        return
 
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")

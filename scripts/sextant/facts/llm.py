@@ -8,10 +8,9 @@ counts.
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -45,7 +44,7 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 class LLM:
     """An LLM's architecture. Sizes are counts and do not depend on where the LLM runs.
 
-    It is one type of 35 fields, for they are the columns of table `llm` and the keys of a cell's
+    It is one type of 36 fields, for they are the columns of table `llm` and the keys of a cell's
     definition in `run.json`, and the law, memory and simulations use fields of all kinds together.
     The defaults describe a dense, unquantized decoder with ordinary attention. Bounds are checked
     when facts are read from a cell's file, not by `LLM(…)`.
@@ -100,6 +99,9 @@ class LLM:
     kv_values: NonNegativeFloat = 0.0
     """Numbers that one token leaves in the KV cache of all layers; 0: all layers are alike."""
     sliding_kv_values: NonNegativeFloat = 0.0  # the part of `kv_values` in layers with a window
+    beside_weight_bytes: int = 0
+    """Bytes of weights in memory beyond those of the parameters: an encoder of images, or what the
+    checkpoint's files have more; below 0 where they have less."""
 
     @property
     def attention(self) -> str:
@@ -110,8 +112,8 @@ class LLM:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights: quantized ones, and the others at the data type."""
-        return self.dense_weight_bytes + self.expert_weight_bytes
+        """Bytes of the weights: quantized ones, the others at the data type, and those beside."""
+        return self.dense_weight_bytes + self.expert_weight_bytes + self.beside_weight_bytes
 
     @property
     def dense_weight_bytes(self) -> int:
@@ -146,6 +148,11 @@ class LLM:
     def n_active_expert_parameters(self) -> int:
         """Parameters of the routed experts that one token is multiplied with."""
         return self.n_expert_parameters * self.n_experts_per_token // (self.n_experts or 1)
+
+    @property
+    def n_active_parameters(self) -> int:
+        """Parameters without the experts that a token does not use, as makers count them."""
+        return self.n_parameters - self.n_expert_parameters + self.n_active_expert_parameters
 
     @property
     def flop_parameters(self) -> dict[str, float]:
@@ -203,21 +210,8 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     not in the table is read by the usual names of fields. InputError: not JSON, no LLM, a missing
     size, or fields that do not tell attention, state or experts.
     """
-    return read_llm(path, dtype).llm
-
-
-class LLMReading(NamedTuple):
-    """The facts of an LLM, and what was assumed to find them."""
-
-    llm: LLM
-    assumed: Sequence[str]  # one sentence each; empty: the config says all
-
-
-def read_llm(path: str | Path, dtype: str | None = None) -> LLMReading:
-    """Read the facts of an LLM, as `load_llm` does, and what was assumed."""
     config = read_config(path, dtype)
-    llm = LLM(**facts_of(config, family_of(config)))
-    return LLMReading(llm, tuple(config.assumed))
+    return LLM(**facts_of(config, family_of(config)))
 
 
 def config_file(hf_config: Path) -> Path:
@@ -361,6 +355,7 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
         return llm
     unquantized = quantized(Scheme("", 0.0), 0)
     plain = replace(llm, expert_format="", expert_bits=0.0, **unquantized)
+    plain = replace(plain, beside_weight_bytes=max(llm.beside_weight_bytes, 0))
     if precision in DTYPES:
         return replace(plain, dtype=DTYPES[precision])
     n_dense = llm.n_attention_parameters + llm.n_mlp_parameters

@@ -14,6 +14,7 @@ from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, TARGETS, at_percentile
 from sextant.recommend.cost import answer_energy, fit_energy
 from sextant.recommend.document import energy_line
+from sextant.recommend.llm_description import llm_facts
 from sextant.recommend.recommendation import EnergyAnswer
 
 _STEP_TERMS = {
@@ -84,6 +85,7 @@ class Explanation:
             "mean_input_tokens": self.case.serving.requests.inputs.mean,
             "warnings": [*self.warnings],
             "serving": self.case.serving.facts(),
+            "llm": llm_facts(self.case.llm),
             "itl": [asdict(term) for term in self.itl.terms],
             "nttft": [asdict(term) for term in self.nttft.terms],
             "itl_ms": self.itl.latency_ms,

@@ -14,8 +14,9 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.base.sheets import load_sheet
 from sextant.experiment.sheets import LlmFeatureRow, LlmRow
-from sextant.facts.llm import load_llm, precision_in_name, read_llm, served
+from sextant.facts.llm import load_llm, precision_in_name, served
 from sextant.facts.llm_families import Family, families
+from sextant.facts.llm_reading import read_llm
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}

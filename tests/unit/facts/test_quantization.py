@@ -7,7 +7,8 @@ import pytest
 
 import llm_configs as published
 from sextant.base.errors import InputError
-from sextant.facts.llm import load_llm, read_llm
+from sextant.facts.llm import load_llm
+from sextant.facts.llm_reading import read_llm
 
 LLAMA_7B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000,

@@ -307,13 +307,13 @@ def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> No
 
 def test_an_llm_that_cannot_be_sized_is_left_out_with_its_points_and_named(folder) -> None:
     change(folder, "llms.tsv", "tiny\t", "new\tnew.json\ntiny\t")
-    (folder / "new.json").write_text('{"model_type": "not-known-yet"}')
+    (folder / "new.json").write_text('{"model_type": "rwkv"}')
     change(folder, "points.csv", "tiny,1xL4", "new,1xL4")
     known = load_folder(folder)
     assert list(known.llms) == ["tiny"] and len(known.points) == 2
     assert set(known.feasibility["llm_id"]) == {"tiny"}
     (said,) = known.left_out
-    assert "new is left out with 1 points" in said and "unknown family 'not-known-yet'" in said
+    assert "new is left out with 1 points" in said and "RWKV has no attention" in said
 
 
 TRIED = "llm_id,gpu_profile_id,status\ntiny,2xH100-80GB,measured\ntiny,1xL4-24GB,too_small\n"
@@ -324,7 +324,7 @@ TRIED = "llm_id,gpu_profile_id,status\ntiny,2xH100-80GB,measured\ntiny,1xL4-24GB
     [
         ("points.csv", None, "no points.csv. Fix: write the points there"),
         ("characterization.yaml", None, "no characterization.yaml .*sextant load"),
-        ("config.json", '{"model_type": "not-known-yet"}', "unknown family"),
+        ("config.json", '{"model_type": "rwkv"}', "RWKV has no attention"),
         ("config.json", "{", r"config\.json"),
         ("feasibility.csv", TRIED, "feasibility.csv, line 3, field .status.: .* is too_small, but"),
     ],
