@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from sextant.base.job_log import job_log
+from sextant.experiment.experiment import choice_of
+from sextant.trace.choice import mixture_notes
 from sextant.workload.fit import (
     WorkloadFiles,
     fit_workload,
@@ -28,7 +30,10 @@ with job_log(snakemake.log[0]) as log:
             caps=caps,
             n_bins=row.get("n_bins", N_BINS),
             seed=snakemake.params.seed,
+            choice=choice_of(row),
         )
+        for note in mixture_notes(snakemake.input.trace, choice_of(row)):
+            log.warning(note)
         counts = [figures[name] for name in ("n_requests", "n_clipped_input", "n_clipped_output")]
         said = "%s: of %d requests the caps touch %d inputs and %d outputs"
         log.info(said, row["workload_id"], *counts)

@@ -30,7 +30,8 @@ CREATE TABLE trace (
     n_failed BIGINT, duration_s DOUBLE, source_sha256 VARCHAR
 );
 CREATE TABLE workload (
-    workload_id VARCHAR PRIMARY KEY, trace_id VARCHAR, use_case VARCHAR, sampler VARCHAR,
+    workload_id VARCHAR PRIMARY KEY, trace_id VARCHAR, llm VARCHAR, service VARCHAR,
+    use_case VARCHAR, sampler VARCHAR,
     max_input_tokens INTEGER,
     max_output_tokens INTEGER, n_requests BIGINT, n_clipped_input BIGINT,
     n_clipped_output BIGINT, n_joint_bins INTEGER, ks_input_tokens DOUBLE,
@@ -41,7 +42,8 @@ CREATE TABLE slo (
     request_rate_rps DOUBLE, ttft_ms DOUBLE, tpot_ms DOUBLE, e2e_ms DOUBLE,
     ttft_percentile INTEGER, nttft_percentile INTEGER, itl_percentile INTEGER,
     tpot_percentile INTEGER, e2e_percentile INTEGER, input_tokens DOUBLE, output_tokens DOUBLE,
-    trace_id VARCHAR, goodput DOUBLE, max_failed DOUBLE, window_s DOUBLE
+    trace_id VARCHAR, llm VARCHAR, service VARCHAR, goodput DOUBLE, max_failed DOUBLE,
+    window_s DOUBLE
 );
 CREATE TABLE feasibility (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,

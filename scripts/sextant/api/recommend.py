@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sextant.api.groups import refuse
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import (
     CandidateOptions,
@@ -17,6 +18,7 @@ from sextant.api.question_options import (
     slo_of_options,
 )
 from sextant.api.shown import ShownAnswer, shown_budget
+from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 
 _SIMULATED = (
@@ -25,7 +27,7 @@ _SIMULATED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendOptions:
+class RecommendOptions(TraceChoiceOptions):
     """How a recommendation is made."""
 
     max_failed: Annotated[float | None, typer.Option(min=0, max=1)] = None
@@ -77,7 +79,9 @@ def recommend(
     >>> answer.to_dict()["basis"]
     'measured'
     """
-    if decision.trace is not None:
+    if decision.trace is None:
+        refuse(decision, "there is no trace", "llm_in_trace", "service_in_trace")
+    else:
         return _recommend_for_trace(decision, load, limits, case, candidates)
 
     if decision.usd_per_month is not None:
@@ -156,7 +160,11 @@ def _recommend_for_trace(
     shares: dict[str, Any] = {"max_failed": decision.max_failed, "risk": decision.risk}
     shares = {name: value for name, value in shares.items() if value is not None}
     question = capacity.capacity_question(
-        traffic.TrafficOptions(trace=decision.trace),
+        traffic.TrafficOptions(
+            trace=decision.trace,
+            llm_in_trace=decision.llm_in_trace,
+            service_in_trace=decision.service_in_trace,
+        ),
         capacity.PromiseOptions(limits=limits, keep=capacity.KeepOptions(**shares)),
         case,
         candidates,

@@ -183,7 +183,7 @@ def _sent(
     demand: RequestStream = traffic.of(case, None).drawn(0)
     if demand.n > MOST_REQUESTS:
         problem = f"{demand.n:,} requests; a simulation takes {MOST_REQUESTS:,}"
-        fix = "give some days of the trace, one --trace-llm or --trace-service"
+        fix = "give some days of the trace, one --llm-in-trace or --service-in-trace"
         raise InputError(problem, field="--trace", fix=fix)
     requests = repeating(demand)
     notes = demand_notes(demand, None if servers.unique_prompts else scheduler.prefix_caching)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sextant.api.groups import MaxInput, MaxOutput, Seed
+from sextant.api.groups import MaxInput, MaxOutput, Seed, refuse
 from sextant.api.keywords import with_keywords
 from sextant.api.metrics import MetricsOptions, rejected_of, report_of
 from sextant.api.shown import ShownAnswer
+from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 from sextant.pages.blocks import Document, Note
 
@@ -135,6 +136,16 @@ def _written(title: str, lines: list[str], facts: dict[str, Any]) -> ShownAnswer
     return ShownAnswer(result=facts, document=lambda _: document, rows=[facts])
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(TraceChoiceOptions):
+    """What a workload is made of."""
+
+    max_input_tokens: MaxInput = None
+    max_output_tokens: MaxOutput = None
+    n_bins: int | None = None  #: Most bins per request parameter; 64 by default.
+    tokenizer: Path | None = None  #: The LLM's tokenizer.json, to count tokens of texts.
+
+
 @with_keywords
 def fit(
     *,
@@ -147,14 +158,7 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the workload.")],
-    max_input_tokens: MaxInput = None,
-    max_output_tokens: MaxOutput = None,
-    n_bins: Annotated[
-        int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
-    ] = None,
+    made_of: FitOptions,
     seed: Seed = 0,
 ) -> ShownAnswer:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere.
@@ -180,17 +184,23 @@ def fit(
     True
     """
     from sextant.base.files import atomic_folder, sha256_file
+    from sextant.trace.choice import mixture_notes
     from sextant.workload import published
     from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
     from sextant.workload.request_model import N_BINS, LengthCaps
 
     lines: list[str] = []
-    caps = LengthCaps(max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens)
+    caps = LengthCaps(
+        max_input_tokens=made_of.max_input_tokens, max_output_tokens=made_of.max_output_tokens
+    )
     path = Path(source)
     is_use_case = source in published.use_case_names() and not path.exists()
     is_text = path.suffix in _TEXT_ENDINGS
     is_histogram = not is_use_case and not is_text and _is_histogram(path)
-    if n_bins is not None and (is_use_case or is_histogram):
+    is_trace = not (is_use_case or is_histogram or is_text)
+    if not is_trace:
+        refuse(made_of, "only a trace has LLMs and services", "llm_in_trace", "service_in_trace")
+    if made_of.n_bins is not None and (is_use_case or is_histogram):
         fix = "leave it out: the bins are there already"
         raise InputError("nothing is binned", field="--n-bins", fix=fix)
     with atomic_folder(out, last="arrivals.json") as new:
@@ -202,10 +212,13 @@ def fit(
             origin = {"inputs_sha256": {"source": sha256_file(path)}}
             figures = write_workload(model, files, origin=origin, caps=caps)
         elif is_text:
-            figures = _fit_texts(path, files, tokenizer, n_bins or N_BINS, caps, lines)
+            figures = _fit_texts(path, files, made_of, caps, lines)
         else:
-            n_bins = n_bins or N_BINS
-            figures = fit_workload(path, files, caps=caps, n_bins=n_bins, seed=seed)
+            n_bins = made_of.n_bins or N_BINS
+            figures = fit_workload(
+                path, files, caps=caps, n_bins=n_bins, seed=seed, choice=made_of.choice()
+            )
+            lines += mixture_notes(path, made_of.choice())
     return _written(f"{out}: fitted", [*lines, *_fit_lines(out, figures)], figures)
 
 
@@ -246,8 +259,7 @@ def _is_histogram(source: Path) -> bool:
 def _fit_texts(
     source: Path,
     files: "WorkloadFiles",
-    tokenizer: Path | None,
-    n_bins: int,
+    made_of: FitOptions,
     caps: "LengthCaps",
     lines: list[str],
 ) -> dict[str, Any]:
@@ -255,8 +267,10 @@ def _fit_texts(
     from sextant.base.files import sha256_file
     from sextant.workload.fit import write_workload
     from sextant.workload.prompts import read_conversations
-    from sextant.workload.request_model import fit_request_model
+    from sextant.workload.request_model import N_BINS, fit_request_model
 
+    tokenizer = made_of.tokenizer
+    n_bins = made_of.n_bins or N_BINS
     if tokenizer is None:
         fix = "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
         fix += "normalise it first: sextant ingest"

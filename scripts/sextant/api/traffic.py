@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.question_options import CaseOptions
+from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ _MOST_DRAWN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrafficOptions:
+class TrafficOptions(TraceChoiceOptions):
     """What arrives: a trace, or requests of a workload or of given lengths at a rate."""
 
     trace: Path | None = None  #: Normalised trace (see `sextant ingest`): its own arrivals.
-    trace_llm: str | None = None  #: Only this LLM of the trace.
-    trace_service: str | None = None  #: Only this service of the trace.
     request_rate: float | None = None  #: Requests a second, without a trace.
     burstiness: float | None = None
     """Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of --workload's
@@ -76,8 +75,7 @@ class TrafficOptions:
         demand = demand_of_trace(
             trace,
             window_s=window_s or 300.0,
-            llm=self.trace_llm,
-            service=self.trace_service,
+            choice=self.choice(),
             has_prefixes=True,
             has_turns=self.sessions is not None,
             factor=self.traffic if sends_requests else 1.0,

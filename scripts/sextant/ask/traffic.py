@@ -13,7 +13,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of_file_name
 from sextant.pages.words import duration_words, percent, plural
-from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace, sql_text
+from sextant.trace.choice import ALL_REQUESTS, TraceChoice, chosen_requests, mixture_notes
+from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
@@ -161,8 +162,7 @@ def demand_of_trace(
     trace: str | Path,
     *,
     window_s: float,
-    llm: str | None = None,
-    service: str | None = None,
+    choice: TraceChoice = ALL_REQUESTS,
     has_prefixes: bool = False,
     has_turns: bool = False,
     factor: float = 1.0,
@@ -172,8 +172,7 @@ def demand_of_trace(
     Args:
         trace: the file.
         window_s: length of a window; a factor multiplies the requests of each.
-        llm: read the requests of this LLM alone.
-        service: read the requests of this service alone.
+        choice: read the requests of one LLM or service alone.
         has_prefixes: whether the demand has the prefixes that `hash_ids` tell.
         has_turns: whether turns of sessions wait for answers (`read_turns`).
         factor: on the number of requests.
@@ -182,12 +181,17 @@ def demand_of_trace(
         InputError: not a normalised trace, all that succeeded came at one moment, or there are
             more than `MOST_READ` requests, times the factor.
     """
+    with chosen_requests(trace, choice) as part:
+        demand = _demand_of(part, has_prefixes, has_turns, factor)
+    notes = tuple(mixture_notes(trace, choice))
+    demand = replace(demand, origin=replace(demand.origin, mixture=notes))
+    return multiplied_demand(demand, factor, window_s)
+
+
+def _demand_of(trace: Path, has_prefixes: bool, has_turns: bool, factor: float) -> RequestStream:
+    """Read all requests of a trace that succeeded; `factor` is for the limit of their number."""
     columns = require_trace(trace).schema_arrow.names
-    chosen = {"llm": llm, "service": service}
-    where = " AND ".join(
-        f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
-    )
-    of_group = f"{parquet_rows(trace, has_row_number=True)} WHERE {where or 'true'}"
+    of_group = f"{parquet_rows(trace, has_row_number=True)} WHERE true"
     with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
         database.execute(_SETTINGS)
         (counted,) = database.execute(_COUNTED.format(rows=of_group)).fetchall()
@@ -204,7 +208,7 @@ def demand_of_trace(
     if has_prefixes and len((blocks := read_shared_blocks(trace)).ids):
         prefixes = Prefixes(*blocks.at(row).chains())
     arrival_s, clock_step_s = on_fine_clock(np.asarray(read.pop("arrival_s"), float))
-    demand = RequestStream(
+    return RequestStream(
         id_of_file_name(Path(trace).stem),
         arrival_s,
         np.asarray(read.pop("input_tokens"), np.int64),
@@ -220,7 +224,6 @@ def demand_of_trace(
             clock_step_s=clock_step_s,
         ),
     )
-    return multiplied_demand(demand, factor, window_s)
 
 
 def _check_counts(counts: _Counts, factor: float, trace: str | Path) -> None:
@@ -228,12 +231,12 @@ def _check_counts(counts: _Counts, factor: float, trace: str | Path) -> None:
     n = counts.n_ok
     if n < 2 or counts.first_s == counts.last_ok_s:
         problem = f"{n} of its requests succeeded" if n < 2 else "all requests came at one moment"
-        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+        fix = "give a trace with two or more, or another --llm-in-trace or --service-in-trace"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
     if factor * n > MOST_READ:
         times = "" if factor == 1 else f"{factor:g} times "
         problem = f"{times}{n:,} requests; {MOST_READ:,} are read at most"
-        fix = "give some days of the trace, one --trace-llm or --trace-service"
+        fix = "give some days of the trace, one --llm-in-trace or --service-in-trace"
         fix += ", or a smaller --traffic" if factor > 1 else ""
         raise InputError(problem, file=trace, field="--trace", fix=fix)
 
@@ -266,8 +269,8 @@ def multiplied_demand(
 
 def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list[str]:
     """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
-    notes = []
     origin = demand.origin
+    notes = [*origin.mixture]
     if has_prefix_caching is not None and demand.prefixes is not None:
         again = percent(demand.repeated_share)
         whose = "an earlier request by the trace's hash_ids"

@@ -32,6 +32,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, as_text
 from sextant.points.measured import load_run
+from sextant.trace.choice import TraceChoice
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream, ScalableTraffic, mean_lengths_of
 
@@ -172,7 +173,8 @@ def _traffic(
         requests = RequestLengths(*lengths) if lengths else None
         folder = Path(inputs["requests"]).parent
         return traffic_at_rate(slo.load, folder, requests, first_seed=seed), []
-    demand = demand_of_trace(inputs["trace"], window_s=window_s or WINDOW_S)
+    choice = TraceChoice(slo.llm, slo.service)
+    demand = demand_of_trace(inputs["trace"], window_s=window_s or WINDOW_S, choice=choice)
     sides = ("input_tokens", "output_tokens")
     caps = {side: np.minimum(getattr(demand, side), workload[f"max_{side}"]) for side in sides}
     n_capped = int(sum((caps[side] < getattr(demand, side)) for side in sides).astype(bool).sum())

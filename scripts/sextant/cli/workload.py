@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sextant.api.groups import WORKLOAD_HELP, Seed, numbers, option_of
+from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 from sextant.cli.printing import grouped, say
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from sextant.trace.choice import TraceChoice
     from sextant.workload.generators import Arrivals
 
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
@@ -39,14 +41,15 @@ class SampleOptions:
     """fitted (default), constant, poisson (default with --request-rate), gamma (default with
     --burstiness), windows, varying, replay or inf."""
 
-    def requests_of(self, workload: str) -> "Callable[..., pd.DataFrame]":
+    def requests_of(self, workload: str, choice: "TraceChoice") -> "Callable[..., pd.DataFrame]":
         """Return a function that draws requests of a workload.
 
         Raises InputError if `raw` requests have no trace, or are to have other lengths.
         """
+        from sextant.trace.choice import chosen_requests
         from sextant.trace.trace_format import require_trace
         from sextant.workload import draw
-        from sextant.workload.request_model import resample_trace
+        from sextant.workload.request_model import resample_trace, served_requests
 
         if self.sampler == "raw":
             require_trace(workload)
@@ -54,7 +57,10 @@ class SampleOptions:
                 problem = "raw requests have the lengths they have"
                 fix = "leave it out, or draw from a model"
                 raise InputError(problem, field="--zipf-theta", fix=fix)
-            return partial(resample_trace, workload)
+            if not choice.values:
+                return partial(resample_trace, workload)
+            with chosen_requests(workload, choice) as part:
+                return partial(resample_trace, served_requests(part))
 
         model = draw.open_workload(workload)
         if self.zipf_theta is not None:
@@ -70,8 +76,6 @@ class ArrivalOptions:
     burstiness: float | None = None
     """Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."""
     arrivals_from: Path | None = None  #: Normalised trace, for windows and replay.
-    llm: str | None = None  #: Only this LLM of that trace.
-    service: str | None = None  #: Only this service of that trace.
     time_factor: float | None = None  #: Factor on all gaps of that trace; 0.5 doubles the rate.
     alpha: str | None = None  #: varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².
     beta_s: str | None = None  #: varying: b0,b1 of the scale b0 + b1·u in seconds.
@@ -87,7 +91,7 @@ class ArrivalOptions:
             raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
         return kind
 
-    def arrivals(self, kind: str, workload: str) -> "Arrivals":
+    def arrivals(self, kind: str, workload: str, choice: "TraceChoice") -> "Arrivals":
         """Return the process of this kind, for requests of a workload."""
         from sextant.workload import draw
 
@@ -96,8 +100,8 @@ class ArrivalOptions:
             alpha=numbers(self.alpha, "--alpha") if self.alpha else self.burstiness,
             beta_s=numbers(self.beta_s, "--beta-s") if self.beta_s else None,
             trace=self.arrivals_from,
-            llm=self.llm,
-            service=self.service,
+            llm=None if self.arrivals_from is None else choice.llm,
+            service=None if self.arrivals_from is None else choice.service,
             time_factor=self.time_factor,
             over=self.over,
             every=self.every,
@@ -118,6 +122,7 @@ def sample(
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write.")],
     chosen: SampleOptions,
     process: ArrivalOptions,
+    in_trace: TraceChoiceOptions,
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
@@ -128,13 +133,16 @@ def sample(
     draw.check_format(form, out)
     extent: dict[str, Any] = {"seed": seed, "n": chosen.n, "duration_s": chosen.duration}
     facts: dict[str, Any] = {"workload": workload, "seed": seed}
+    notes: list[str] = []
     if draw.is_service(workload):
-        _refuse_for_services(chosen, process)
+        _refuse_for_services(chosen, process, in_trace)
         drawn = draw.draw_service(workload, **extent)
     else:
-        requests = chosen.requests_of(workload)
+        choice = in_trace.choice()
+        notes = _mixtures(workload, chosen, process, choice)
+        requests = chosen.requests_of(workload, choice)
         kind = process.kind(chosen.arrivals)
-        arrivals = process.arrivals(kind, workload)
+        arrivals = process.arrivals(kind, workload, choice)
         drawn = draw.draw_trace(requests, arrivals, **extent)
         # Of a process with many numbers (a profile) the name is enough.
         facts |= {
@@ -147,11 +155,31 @@ def sample(
 
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
     say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+    for note in notes:
+        say(note)
 
 
-def _refuse_for_services(chosen: SampleOptions, process: ArrivalOptions) -> None:
+def _mixtures(
+    workload: str, chosen: SampleOptions, process: ArrivalOptions, choice: "TraceChoice"
+) -> list[str]:
+    """Return what the traces that are read mix. Raises InputError: a choice, and no trace."""
+    from sextant.trace.choice import OPTIONS, mixture_notes
+
+    traces = [Path(workload)] if chosen.sampler == "raw" else []
+    traces += [] if process.arrivals_from is None else [process.arrivals_from]
+    if choice.values and not traces:
+        (name, *_) = choice.values
+        fix = "leave it out, or give --arrivals-from TRACE or --sampler raw"
+        raise InputError("no trace is read", field=OPTIONS[name], fix=fix)
+    notes = [note for trace in traces if trace.is_file() for note in mixture_notes(trace, choice)]
+    return list(dict.fromkeys(notes))
+
+
+def _refuse_for_services(
+    chosen: SampleOptions, process: ArrivalOptions, in_trace: TraceChoiceOptions
+) -> None:
     """Raise InputError for an option that the tables of a service of ServeGen do not use."""
-    options = asdict(process)
+    options = asdict(process) | asdict(in_trace)
     options |= {"zipf_theta": chosen.zipf_theta, "arrivals": chosen.arrivals}
     options |= {"sampler": None if chosen.sampler == "joint" else chosen.sampler}
     for name in (name for name, value in options.items() if value is not None):
@@ -160,7 +188,9 @@ def _refuse_for_services(chosen: SampleOptions, process: ArrivalOptions) -> None
         raise InputError(problem, field=option_of(name), fix=fix)
 
 
+@grouped
 def trace_report(
+    *,
     trace: Annotated[Path, typer.Argument(help="Normalised trace (see `sextant ingest`).")],
     out: Annotated[
         Path, typer.Option(dir_okay=False, help="Page, .html; the JSON goes into the same folder.")
@@ -169,13 +199,20 @@ def trace_report(
         list[Path] | None,
         typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
     ] = None,
+    in_trace: TraceChoiceOptions,
     seed: Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
     from sextant.pages.page import json_path
     from sextant.report.trace_characterize import write_trace_report
+    from sextant.trace.choice import mixture_notes
 
-    report = write_trace_report(trace, workload or [], out, json_path(out), seed=seed)
+    choice = in_trace.choice()
+    report = write_trace_report(
+        trace, workload or [], out, json_path(out), seed=seed, choice=choice
+    )
+    for note in mixture_notes(trace, choice):
+        say(f"- {note}")
     for sentence in report["takeaways"].values():
         say(f"- {sentence}")
     say(f"\nPage: {out}")

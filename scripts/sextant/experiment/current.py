@@ -18,6 +18,7 @@ from sextant.experiment.experiment import (
     inputs_sha256,
 )
 from sextant.experiment.sheets import CellKey
+from sextant.trace.choice import CHOICE_FACTS
 
 MEASURE_STALE_CELLS = (
     "run `snakemake --cores all --forcerun ingest_trace fit_workload benchmark_cell`, with your "
@@ -51,6 +52,7 @@ def is_workload_of(folder: Path, definition: Mapping[str, Any]) -> bool | None:
     if "sha256" in made_from:
         expected |= {"n_bins": made_from["n_bins"], "seed": definition["seed"]}
         expected["inputs_sha256"] = {"source": made_from["sha256"]}
+        expected |= {name: made_from[name] for name in CHOICE_FACTS if name in made_from}
 
     recorded = _facts(folder / "arrivals.json").get("fit", {})
     if expected.keys() - recorded.keys():

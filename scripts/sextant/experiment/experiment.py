@@ -19,12 +19,15 @@ from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey, CellRow, ChosenC
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
+from sextant.trace.choice import TraceChoice
 from sextant.workload.request_model import N_BINS
 
 # SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
 _MAX_CELL_NAME_CHARACTERS = 230
 Ids = Mapping[str, Collection[str]]  # the ids that each sheet defines, by the name of the sheet
 ORIGINS = ("use_case", "input_tokens", "output_tokens")
+_TRACE_READING = ("columns", "time_unit", "where", "status_words")
+"""Columns of traces.tsv that say how the source is read; they are newer than some cells."""
 ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
 
 
@@ -253,12 +256,18 @@ def _made_from(experiment: Experiment, workload: Row) -> dict[str, Any]:
             "format": trace["format"],
             "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
             # Left out where they are not given: cells from before these columns stay valid.
-            **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
+            **{name: trace[name] for name in _TRACE_READING if name in trace},
+            **choice_of(workload).facts,
             "sha256": trace_sha256(experiment, workload["trace_id"]),
         }
     else:
         made_from |= {name: workload[name] for name in ORIGINS if name in workload}
     return made_from
+
+
+def choice_of(workload: Mapping[str, Any]) -> TraceChoice:
+    """Return which requests of its trace a workload takes."""
+    return TraceChoice(workload.get("llm"), workload.get("service"))
 
 
 def trace_sha256(experiment: Experiment, trace_id: str) -> str:

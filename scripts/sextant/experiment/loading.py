@@ -225,6 +225,10 @@ def _check_origin(row: Row, traces: Collection[str]) -> None:
     else:
         defined_ids = traces if origins == ["trace_id"] else use_case_names()
         check_known(row[origins[0]], defined_ids, row, origins[0])
+    for name in ("llm", "service"):
+        if name in row and "trace_id" not in row:
+            fix = "leave the cell empty, or give trace_id"
+            raise row.error("only a trace has LLMs and services", name, fix)
     if "trace_id" not in row and "n_bins" in row:
         raise row.error("only traces are binned", "n_bins", "leave the cell empty")
     if "prompts" in row and not Path(row["prompts"]).is_file():

@@ -92,6 +92,10 @@ class WorkloadRow:
     workload_id: Id  #: name of the workload: 1 to 100 visible characters
     trace_id: str | None = None
     """a trace of traces.tsv; give one of this, use_case, and the two lengths"""
+    llm: str | None = None
+    """with trace_id: the LLM of the trace whose requests to take; empty: all"""
+    service: str | None = None
+    """with trace_id: the service of the trace whose requests to take; empty: all"""
     use_case: str | None = None
     """a use case of resources/workloads/use_cases.yaml, instead of a trace or the two lengths"""
     input_tokens: PositiveInt | None = None
@@ -295,6 +299,11 @@ class DemandRow(Limits):
     trace_id: Id | None = None
     """a normalised trace, <trace_id>.parquet in the folder --traces: its requests' mean lengths,
     and the mean rate of its busiest hour unless users or request_rate_rps is given"""
+    llm: str | None = (
+        None  #: with trace_id: the LLM of the trace whose requests to take; empty: all
+    )
+    service: str | None = None
+    """with trace_id: the service of the trace whose requests to take; empty: all"""
 
 
 @dataclass(frozen=True, kw_only=True)

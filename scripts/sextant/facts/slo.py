@@ -128,6 +128,10 @@ class SLO(Limits):
     slo_id: Id  #: name of the SLO: 1 to 100 visible characters
     trace_id: Id | None = None
     """trace of traces.tsv whose traffic to serve: replicas are found by simulation"""
+    llm: str | None = None
+    """with trace_id: the LLM of the trace whose requests to serve; empty: all"""
+    service: str | None = None
+    """with trace_id: the service of the trace whose requests to serve; empty: all"""
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None
     """with a trace or a rate: least share of requests answered within all limits, above 0 to 1"""
     max_failed: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -164,6 +168,10 @@ class SLO(Limits):
             problem = "one length of the requests alone is given"
             fix = "give both, or neither: then they are those of the workload"
             raise InputError(problem, field=lengths, fix=fix)
+
+        if self.trace_id is None and (chosen := [n for n in ("llm", "service") if n in names]):
+            problem = "only a trace has LLMs and services"
+            raise InputError(problem, field=chosen[0], fix="leave it empty, or give trace_id")
 
         if self.lengths and self.trace_id is not None:
             problem = "a trace has requests of its own"

@@ -17,6 +17,7 @@ from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_sli
 from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO, Limits
 from sextant.points.frame import LENGTHS
+from sextant.trace.choice import TraceChoice, chosen_requests, mixture_notes
 from sextant.workload.lengths import Length, RequestLengths, parse_lengths
 from sextant.workload.profiles import HOUR_S, traffic_series
 
@@ -63,11 +64,18 @@ class SheetDemand:
             if not trace.is_file():
                 fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
                 raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
-            if requests is None:
-                workload = str(trace)
-                requests = parse_lengths(None, None, workload)
-            if row.users is None and rate_rps is None:
-                rate_rps, notes = _busiest_hour(trace)
+            choice = TraceChoice(row.llm, row.service)
+            with chosen_requests(trace, choice) as part:
+                if requests is None:
+                    workload = str(trace)
+                    requests = parse_lengths(None, None, str(part))
+                if row.users is None and rate_rps is None:
+                    rate_rps, notes = _busiest_hour(part)
+            notes += mixture_notes(trace, choice)
+        elif row.llm is not None or row.service is not None:
+            fix = "leave it empty, or give trace_id"
+            field = "service" if row.llm is None else "llm"
+            raise InputError("only a trace has LLMs and services", field=field, fix=fix)
 
         limits = {field.name: getattr(row, field.name) for field in fields(Limits)}
         limits |= {"request_rate_rps": rate_rps} | dict.fromkeys(LENGTHS)

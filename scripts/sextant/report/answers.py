@@ -84,6 +84,8 @@ def slo_words(slo: SLO) -> str:
         for name, limit in slo.limits.items()
     ]
     load = f"the traffic of {slo.trace_id}"
+    chosen = {"LLM": slo.llm, "service": slo.service}
+    load += "".join(f", {name} {value} alone" for name, value in chosen.items() if value)
     if slo.trace_id is None:
         unit = "users" if slo.users is not None else "requests a second"
         load = f"{number(slo.load)} {unit}"

@@ -22,6 +22,7 @@ from sextant.report.trace_parameters import measure_parameters, show_parameters
 from sextant.report.trace_reliability import measure_reliability, show_reliability
 from sextant.report.trace_reuse import measure_reuse, show_reuse
 from sextant.report.trace_traffic import measure_traffic, show_traffic
+from sextant.trace.choice import ALL_REQUESTS, TraceChoice, chosen_requests
 from sextant.trace.trace_format import require_trace
 from sextant.workload.request_model import PARAMETERS
 
@@ -34,13 +35,15 @@ def write_trace_report(
     *,
     seed: int,
     ingest_report: Path | None = None,
+    choice: TraceChoice = ALL_REQUESTS,
 ) -> dict[str, Any]:
     """Write a page about a trace and the workloads fitted to it, and the page's figures as JSON.
 
     It shows what LLM-Pilot and BurstGPT show of their traces. The JSON, which is returned, has the
     figures by section (`reuse` is None where the trace names no blocks), in seconds and tokens,
     with `takeaways` and `provenance`. `seed` is of samples: the same seed gives the same bytes.
-    `ingest_report` is by default `.report.json` beside the trace. InputError, with nothing written:
+    `ingest_report` is by default `.report.json` beside the trace. `choice` are the requests of one
+    LLM or service alone. InputError, with nothing written:
     a time stamp is too late to count over time, or an output would replace a file in use.
     """
     require_trace(trace)
@@ -54,7 +57,8 @@ def write_trace_report(
     if ingest_report is None and default_report.is_file():
         ingest_report = default_report
 
-    measured = _measure(trace, fitted_workloads, ingest_report, seed)
+    with chosen_requests(trace, choice) as part:
+        measured = _measure(part, fitted_workloads, ingest_report, seed)
     overview = measured["overview"]
     sections = [
         show_overview(overview),
@@ -71,10 +75,14 @@ def write_trace_report(
         section.anchor: next(it.text for it in section.blocks if isinstance(it, Headline))
         for section in sections
     }
-    origin = provenance(inputs, seed=seed)
+    origin = provenance(inputs, seed=seed, **choice.facts)
     report = {"takeaways": takeaways, **measured, "provenance": origin}
 
     subtitle = "A trace of requests to LLMs"
+    if choice.values:
+        subtitle += (
+            f", {joined([f'{name} {value}' for name, value in choice.values.items()])} alone"
+        )
     if fitted_workloads:
         ending = "s" * (len(fitted_workloads) > 1)
         subtitle += f", and its workload{ending} {joined([it.name for it in fitted_workloads])}"

@@ -118,7 +118,7 @@ def draw_trace(readings: Readings, seed: int) -> TraceOfMetrics:
         names = ", ".join(str(model.llm) for model in models)
         notes.append(
             f"Metrics of {len(models)} LLMs: {names}. Choose one where the trace is read "
-            "(--trace-llm), else their requests count together."
+            "(--llm-in-trace), else their requests count together."
         )
 
     moment = datetime.fromtimestamp(start_s, UTC).isoformat() if readings.is_dated else None

@@ -227,7 +227,7 @@ def read_observed(trace: Path, llm: str | None = None, service: str | None = Non
         return chosen[0]
     fix = f"choose one of {', '.join(names)}"
     problem = f"metrics of {len(names)} LLMs" if llm is None else f"no metrics of {llm!r}"
-    raise InputError(problem, file=trace, field="--trace-llm", fix=fix)
+    raise InputError(problem, file=trace, field="--llm-in-trace", fix=fix)
 
 
 def _of_log(trace: Path, llm: str | None, service: str | None) -> Observed:

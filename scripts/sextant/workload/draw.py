@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_parquet
+from sextant.trace.choice import OPTIONS
 from sextant.trace.trace_format import MAX_INT32, TRACE_COLUMNS
 from sextant.workload import generators, published, trace_arrivals
 from sextant.workload.published import zipf_request_model
@@ -115,7 +116,7 @@ def chosen_arrivals(
     chosen = {key: value for key, value in values.items() if value is not None}
     wanted = inspect.signature(ARRIVALS[name]).parameters
     options = {key: "--" + key.replace("_", "-") for key in (*values, *wanted)}
-    options |= {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
+    options |= {"rate_rps": "--request-rate", "trace": "--arrivals-from", **OPTIONS}
     options |= {"alpha": "--alpha" if name == "varying" else "--burstiness"}
     for key in sorted(chosen.keys() - wanted):
         taken = ", ".join(options[key] for key in sorted(wanted.keys() - {"workload"}))

@@ -14,6 +14,12 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
+from sextant.trace.choice import (
+    ALL_REQUESTS,
+    CHOICE_FACTS,
+    TraceChoice,
+    chosen_requests,
+)
 from sextant.workload import request_model
 from sextant.workload.arrivals import choose_arrivals, fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
@@ -46,13 +52,14 @@ def fit_workload(
     caps: LengthCaps = NO_CAPS,
     n_bins: int = request_model.N_BINS,
     seed: int = 0,
+    choice: TraceChoice = ALL_REQUESTS,
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
     The request model has one row per joint bin, of at most `n_bins` a parameter. Its times are
     written too, those of a coarse clock spread over the clock's steps. Requests above a cap are cut
     to it and counted. Failed requests count as arrivals only. `seed` draws the samples by which the
-    models are judged.
+    models are judged. `choice` are the requests of one LLM or service alone.
 
     All files but the validation depend on the trace's source and the parameters alone: an edit of
     the code makes no benchmark stale.
@@ -60,8 +67,17 @@ def fit_workload(
     Returns what the validation file holds. Raises InputError: no request to fit, or arrivals out of
     order.
     """
-    facts = {"inputs_sha256": read_provenance(trace).get("inputs_sha256", {})}
+    with chosen_requests(trace, choice) as part:
+        return _fit_part(part, files, caps, n_bins, seed)
+
+
+def _fit_part(
+    trace: Path, files: WorkloadFiles, caps: LengthCaps, n_bins: int, seed: int
+) -> dict[str, Any]:
+    origin = read_provenance(trace)
+    facts = {"inputs_sha256": origin.get("inputs_sha256", {})}
     facts |= {**asdict(caps), "n_bins": n_bins, "seed": seed}
+    facts |= {name: origin[name] for name in CHOICE_FACTS if name in origin}
 
     served = request_model.ServedRequests.of(trace, caps)
     requests = served.fit(n_bins)

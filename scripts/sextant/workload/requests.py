@@ -101,6 +101,8 @@ class TraceOrigin:
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0  # times the trace's requests
     speed: float = 1.0  # times as fast as in the trace
+    mixture: tuple[str, ...] = ()
+    """What the trace mixes, LLMs or services, in words; empty: it is alike."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,7 @@ class Replay(_OfTrace):
 
         if not len(table):
             problem = "no request of " + ", ".join(f"{n} {v!r}" for n, v in self.group().items())
-            fix = "leave --llm and --service out, or correct them"
+            fix = "leave --llm-in-trace and --service-in-trace out, or correct them"
             raise InputError(problem, file=self.trace, fix=fix)
 
         arrival_s = _ascending(table, self.trace, "give a normalised trace")
@@ -185,8 +185,10 @@ class Windows(_OfTrace):
         if len(pairs) != 1:
             listed = "; ".join(f"{row.llm}, {row.service}" for row in pairs.itertuples())
             problem = f"{len(pairs)} pairs of LLM and service"
-            fix = f"choose one with --llm and --service: {listed or 'none matches'}"
-            raise InputError(problem, file=self.trace, field="--llm", fix=fix)
+            fix = (
+                f"choose one with --llm-in-trace and --service-in-trace: {listed or 'none matches'}"
+            )
+            raise InputError(problem, file=self.trace, field="--llm-in-trace", fix=fix)
 
         yield mirrored(windows, beta_factor=self.time_factor, seed=seed)
 

@@ -39,6 +39,7 @@ from sextant.facts.engine import Startup
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
+from sextant.trace.choice import TraceChoice
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload import requests
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
@@ -172,11 +173,16 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
     assert found.arrival_s.tolist() == [0.0, 2.0, 60.0]
     assert (found.origin.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
     assert found.origin.start_time == datetime(2024, 5, 6, 10) and found.part is None
-    assert demand_of_trace(file, window_s=10, llm="a").n == 2
-    assert demand_notes(found.at_speed(4), None) == ["Time runs 4 times as fast (--speed)."]
-    for llm in ("b", "c"):
-        with pytest.raises(InputError, match="of its requests succeeded") as error:
-            demand_of_trace(file, window_s=10, llm=llm)
+    chosen = demand_of_trace(file, window_s=10, choice=TraceChoice(llm="a"))
+    assert (chosen.n, chosen.name, chosen.origin.n_failed) == (2, "t", 1)
+    assert demand_notes(chosen.at_speed(4), None) == ["Time runs 4 times as fast (--speed)."]
+    (mixture,) = demand_notes(found, None)
+    assert mixture.startswith(
+        "t.parquet: the trace holds 2 LLMs: a 75%, b 25%; all count together."
+    )
+    for llm, problem in (("b", "1 of its requests succeeded"), ("c", "no request of the LLM 'c'")):
+        with pytest.raises(InputError, match=problem) as error:
+            demand_of_trace(file, window_s=10, choice=TraceChoice(llm=llm))
         assert error.value.file == file
 
 

@@ -247,7 +247,7 @@ BAD = [
     (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
     (("--trace", "T", "--timeout-s", -1), "not above 0", "--timeout-s"),
     (("--trace", "T", "--draws", 8, "--risk", 0.01), "8 draws.*risk.*--draws 100 or", "--draws"),
-    (("--trace", "T", "--trace-llm", "gpt"), "0 of its requests succeeded", "arrival_s"),
+    (("--trace", "T", "--llm-in-trace", "gpt"), "no request of the LLM 'gpt'", "--llm-in-trace"),
 ]
 
 

@@ -174,7 +174,7 @@ def test_llms_stay_apart_and_one_has_to_be_chosen(tmp_path) -> None:
     outputs = [tmp_path / name for name in ("t.parquet", "r.parquet", "t.json")]
     report = ingest_metrics(texts, outputs, interval_s=60)
     assert report["n_accepted"] == 40
-    assert any("large, small" in note and "--trace-llm" in note for note in report["notes"])
+    assert any("large, small" in note and "--llm-in-trace" in note for note in report["notes"])
     with pytest.raises(InputError, match="large, small"):
         read_observed(outputs[0])
     assert read_observed(outputs[0], "small").whole().n_answered == 15

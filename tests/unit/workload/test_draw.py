@@ -85,7 +85,7 @@ def test_windows_mirror_one_llms_rate(trace):
     drawn = draw_trace(MODEL.sample, chosen, seed=0)
     assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
     assert drawn["arrival_s"].max() < 3600
-    with pytest.raises(InputError, match="--llm and --service"):
+    with pytest.raises(InputError, match="--llm-in-trace and --service-in-trace"):
         chosen_arrivals("windows", None, ArrivalParameters(trace=trace)).times()
 
 
