@@ -299,9 +299,8 @@ class DemandRow(Limits):
     trace_id: Id | None = None
     """a normalised trace, <trace_id>.parquet in the folder --traces: its requests' mean lengths,
     and the mean rate of its busiest hour unless users or request_rate_rps is given"""
-    llm: str | None = (
-        None  #: with trace_id: the LLM of the trace whose requests to take; empty: all
-    )
+    llm: str | None = None
+    """with trace_id: the LLM of the trace whose requests to take; empty: all"""
     service: str | None = None
     """with trace_id: the service of the trace whose requests to take; empty: all"""
 
