@@ -22,6 +22,7 @@ _MODULES = {
     "ingest": "traces",
     "plan": "plan",
     "recommend": "recommend",
+    "rightsize": "rightsize",
     "simulate": "simulate",
 }
 """Functions, and their modules in `api`: named here alone, so that no room imports those above."""

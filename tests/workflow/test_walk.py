@@ -25,6 +25,7 @@ PAGES = [
     ("autoscaling.md", 2),
     ("sessions.md", 4),
     ("api.md", 3),
+    ("rightsizing.md", 6),
 ]
 """Pages, and how many commands they have at least."""
 

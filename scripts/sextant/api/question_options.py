@@ -151,8 +151,8 @@ class CaseOptions:
     subject: LLMOptions = LLMOptions()
     percentile: int = 50  #: Percentile of the limits: 50, 90, 95, 99; one may have its own.
     probe: Path | None = None
-    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of ttft_ms,
-    nttft_ms, itl_ms, tpot_ms, e2e_ms."""
+    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users or request_rate_rps (of a
+    replica), and any of ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms."""
     requests: LengthOptions = LengthOptions()
     serving: ServingOptions = ServingOptions()
     strict: Annotated[bool, typer.Option("--strict")] = False

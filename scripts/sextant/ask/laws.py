@@ -11,14 +11,15 @@ import pandas as pd
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
+from sextant.ask.probe import RATE
 from sextant.ask.question import Question
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import GPUProfile, is_as_good, might
-from sextant.law.means import MeanLoad
+from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop, open_loop
 from sextant.law.roofline import Roofline
-from sextant.points.frame import KEYS, LENGTHS, TARGETS
+from sextant.points.frame import KEYS
 from sextant.simulate.simulation import Scheduler, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
@@ -261,17 +262,38 @@ def _calibrated(case: Case, profile_id: str, scheduler: Scheduler, terms: np.nda
     probe = case.probe
     if probe is None:
         return terms
-    is_here = (probe["gpu_profile_id"] == profile_id) & probe[TARGETS].notna().any(axis=1)
-    probe = probe[is_here]
+    probe = probe[probe["gpu_profile_id"] == profile_id]
     if probe.empty:
         return terms
     # Few questions have a probe.
     from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 
-    inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
-    load = MeanLoad(inputs, outputs.clip(min=2))
-    result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
+    column = {name: probe[name].to_numpy(float) for name in probe.select_dtypes("number")}
+    inputs = column["input_tokens"]
+    outputs = column["output_tokens"].clip(min=2)
+    load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
+    is_open = not np.isnan(column[RATE]).any()
+    means = _likeliest_means(terms, scheduler, load, column[RATE if is_open else "users"], is_open)
+    # Where E2E alone was measured both latencies are in the likeliest law's proportion.
+    is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
+    factor = column["e2e_ms"] / means.e2e_ms
+    result = ProbeResult(
+        load,
+        ttft_ms=np.where(is_whole, factor * means.ttft_ms, column["nttft_ms"] * inputs),
+        itl_ms=np.where(is_whole, factor * means.itl_ms, column["itl_ms"]),
+        users=column["users"],
+        request_rate_rps=column[RATE] if is_open else None,
+    )
     return fit_laws_to_probe(terms, scheduler, result, case.question.seed)
+
+
+def _likeliest_means(
+    terms: np.ndarray, scheduler: Scheduler, load: MeanLoad, loads: np.ndarray, is_open: bool
+) -> Means:
+    """Return what the likeliest law gives at some loads, (loads,): rates, or users."""
+    law = StepLaw.of(terms[0])
+    limits = BatchLimits.of(scheduler)
+    return (open_loop if is_open else closed_loop)(law, limits, load, loads)
 
 
 def _coupled(

@@ -10,10 +10,12 @@ import pandas as pd
 from pydantic import Field
 
 from sextant.ask.candidates import find_gpu_profile
-from sextant.base.sheets import load_sheet
+from sextant.base.sheets import Row, load_sheet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import Latencies
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
+
+RATE = "request_rate_rps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,10 @@ class ProbeRow(Latencies):
     """
 
     gpu_profile_id: str  #: the GPU profile it was measured on, e.g. 1xA100-40GB
-    users: Annotated[int, Field(ge=1, le=10**6)]
-    """give the concurrent users of the measurement, 1 to 1,000,000"""
+    users: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    """give the concurrent users of the measurement, 1 to 1,000,000; or request_rate_rps"""
+    request_rate_rps: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    """give the requests a second of a replica that arrived whatever it did, above 0; or users"""
 
 
 def read_probe(
@@ -43,24 +47,32 @@ def read_probe(
         lengths: mean input and output tokens, where the file has none.
 
     Returns:
-        One row per measurement: `llm_id, gpu_profile_id, users, input_tokens, output_tokens,
-        nttft_ms, itl_ms, e2e_ms`, NaN where a latency was not measured and does not follow, and
-        the latencies of the file with `own_` before their names.
+        One row per measurement: `llm_id, gpu_profile_id, users, request_rate_rps, input_tokens,
+        output_tokens, nttft_ms, itl_ms, e2e_ms`, NaN where a latency was not measured and does not
+        follow, and the latencies of the file with `own_` before their names. The users of a
+        request rate are the requests in flight on average, by Little's law; the rate of users is
+        NaN.
 
     Raises:
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
-    lines: dict[tuple[str, int], int] = {}
+    lines: dict[tuple[str, float], int] = {}
+    is_open: dict[str, bool] = {}
     measurements = []
     for row in load_sheet(path, ProbeRow, delimiter=None):
         probe = ProbeRow(**row)
         profile_id = probe.gpu_profile_id
         field = "gpu_profile_id"
         find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
-        line = lines.setdefault((profile_id, probe.users), row.line)
+        load = _load_of(probe, row)
+        line = lines.setdefault((profile_id, load), row.line)
         if line != row.line:
-            problem = f"{profile_id} with {probe.users} users is already in line {line}"
+            what = "users" if probe.users else "requests/s"
+            problem = f"{profile_id} with {load:g} {what} is already in line {line}"
             raise row.error(problem, field, "keep one of them")
+        if is_open.setdefault(profile_id, probe.users is None) != (probe.users is None):
+            problem = f"{profile_id} has rows of users and rows of a request rate"
+            raise row.error(problem, "users, request_rate_rps", "keep the rows of one kind")
 
         latencies_ms = [getattr(probe, name) for name in LATENCIES]
         in_file = [math.nan if value is None else value for value in latencies_ms]
@@ -81,9 +93,28 @@ def read_probe(
         ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
         itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms
         targets_ms = [ttft_ms / inputs, itl_ms]
-        key = [llm_id, profile_id, probe.users]
+        rate_rps = math.nan if probe.request_rate_rps is None else probe.request_rate_rps
+        users = probe.users
+        if users is None:
+            answer_ms = ttft_ms + itl_ms * max(outputs - 1, 0) if math.isnan(e2e_ms) else e2e_ms
+            if math.isnan(answer_ms):
+                fix = "give e2e_ms, or TTFT and ITL or TPOT"
+                problem = "how long an answer takes is not known, so not how many are in flight"
+                raise row.error(problem, "e2e_ms", fix)
+            users = max(round(rate_rps * answer_ms / 1e3), 1)
+        key = [llm_id, profile_id, users, rate_rps]
         measurements.append([*key, inputs, outputs, e2e_ms, *targets_ms, *in_file])
 
     stated = [f"own_{name}" for name in LATENCIES]
-    columns = [*KEYS, *LENGTHS, "e2e_ms", *TARGETS, *stated]
+    columns = [*KEYS, RATE, *LENGTHS, "e2e_ms", *TARGETS, *stated]
     return pd.DataFrame(measurements, columns=columns)
+
+
+def _load_of(probe: ProbeRow, row: Row) -> float:
+    """Return the load of a measurement. Raises InputError unless the row has exactly one."""
+    if probe.users is not None and probe.request_rate_rps is None:
+        return probe.users
+    if probe.users is None and probe.request_rate_rps is not None:
+        return probe.request_rate_rps
+    problem = "a measurement has one load"
+    raise row.error(problem, "users, request_rate_rps", "give exactly one of them")

@@ -26,6 +26,7 @@ _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "capacity": printing,
     "simulate": printing,
     "recommend": printing,
+    "rightsize": printing,
     "explain": "answer",
     "evaluate": "answer",
     "characterizations": "answer",

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import duckdb
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance
+from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance, reading
 from sextant.pages.words import HOUR_S
 from sextant.trace.histogram import Histogram, merged
 from sextant.trace.model_metrics import ModelMetrics
+from sextant.trace.trace_format import parquet_rows, sql_text
 
 OBSERVED_KEY = "observed"
 """Key of the provenance under which a trace has the observations of each LLM."""
@@ -44,6 +46,8 @@ class ObservedSlot:
     """Requests in queues on average; None: not read."""
     input_tokens: float | None  #: Mean of a request; None: not known.
     output_tokens: float | None  #: Mean of a request; None: not known.
+    n_readings: int
+    """Readings of the requests in flight; 0: they follow from the answers."""
     latencies_ms: Mapping[str, Histogram]
     """By metric: `ttft`, `itl`, `tpot`, `e2e`."""
 
@@ -74,8 +78,6 @@ class Observed:
     """Engines that were read; None: not known."""
     cached_share: float | None
     """Share of the input that the prefix cache had; None: not known."""
-    is_sampled: bool
-    """Whether running requests were read often enough for a mean."""
     slots: Sequence[ObservedSlot]
     notes: Sequence[str] = field(default=())
 
@@ -92,10 +94,6 @@ class Observed:
     def of_plain(cls, plain: Mapping[str, Any]) -> Self:
         """Return what `to_plain` gave."""
         return cls(**{**plain, "slots": [ObservedSlot.of_plain(it) for it in plain["slots"]]})
-
-
-_FEW_READINGS = 10
-"""With fewer readings of a gauge its mean says little."""
 
 
 def observed_of(metrics: ModelMetrics, start_s: float) -> Observed:
@@ -118,7 +116,6 @@ def observed_of(metrics: ModelMetrics, start_s: float) -> Observed:
         engine=metrics.engine,
         n_engines=metrics.n_engines,
         cached_share=metrics.cached_share,
-        is_sampled=metrics.n_windows >= _FEW_READINGS,
         slots=[slot for slot in slots if slot.duration_s > 0],
         notes=metrics.notes,
     )
@@ -140,9 +137,11 @@ def _slot(metrics: ModelMetrics, windows: np.ndarray, start_s: float) -> Observe
                 latencies_ms[metric] = histogram.scaled(1e3)
     widths_s = np.diff(metrics.edges_s)[windows]
     means = {}
+    n_readings = 0
     for name in ("running", "waiting"):
         values = metrics.gauges.get(name, np.full(metrics.n_windows, math.nan))[windows]
         is_read = ~np.isnan(values)
+        n_readings = max(n_readings, int(is_read.sum()))
         means[name] = (
             float(np.average(values[is_read], weights=widths_s[is_read])) if is_read.any() else None
         )
@@ -155,6 +154,7 @@ def _slot(metrics: ModelMetrics, windows: np.ndarray, start_s: float) -> Observe
         waiting=means["waiting"],
         input_tokens=_mean_length(metrics, windows, "input_tokens", "input_total"),
         output_tokens=_mean_length(metrics, windows, "output_tokens", "output_total"),
+        n_readings=n_readings,
         latencies_ms=latencies_ms,
     )
 
@@ -201,6 +201,7 @@ def joined_slots(slots: Sequence[ObservedSlot]) -> ObservedSlot:
         waiting=mean("waiting", "duration_s"),
         input_tokens=mean("input_tokens", "n_answered"),
         output_tokens=mean("output_tokens", "n_answered"),
+        n_readings=sum(slot.n_readings for slot in slots),
         latencies_ms=latencies_ms,
     )
 
@@ -228,6 +229,22 @@ def read_observed(trace: Path, llm: str | None = None, service: str | None = Non
     fix = f"choose one of {', '.join(names)}"
     problem = f"metrics of {len(names)} LLMs" if llm is None else f"no metrics of {llm!r}"
     raise InputError(problem, file=trace, field="--llm-in-trace", fix=fix)
+
+
+def window_rates(
+    trace: Path, window_s: float, llm: str | None = None, service: str | None = None
+) -> np.ndarray:
+    """Return the requests a second in each window of a trace, those that failed left out."""
+    chosen = {"llm": llm, "service": service}
+    where = [f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None]
+    of_group = " AND ".join(["status = 'ok'", *where])
+    query = f"""SELECT floor(arrival_s / {window_s!r})::BIGINT AS number, count(*) AS n
+        FROM {parquet_rows(trace)} WHERE {of_group} GROUP BY number"""
+    with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+        read = database.execute(query).fetchnumpy()
+    counts = np.zeros(int(read["number"].max(initial=0)) + 1)
+    counts[read["number"]] = read["n"]
+    return counts / window_s
 
 
 def _of_log(trace: Path, llm: str | None, service: str | None) -> Observed:
@@ -266,10 +283,11 @@ def _of_log(trace: Path, llm: str | None, service: str | None) -> Observed:
                 waiting=None,
                 input_tokens=float(answered["input_tokens"].mean()) if len(answered) else None,
                 output_tokens=float(answered["output_tokens"].mean()) if len(answered) else None,
+                n_readings=0,
                 latencies_ms=latencies_ms,
             )
         )
-    return Observed(llm, None, None, None, False, slots)
+    return Observed(llm, None, None, None, slots)
 
 
 def _fine_edges(values_ms: np.ndarray) -> np.ndarray:

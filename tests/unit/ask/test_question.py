@@ -168,6 +168,7 @@ def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separ
         ("1xT4-16GB,1.5,1,1,", ["line 2", "users", "valid integer"]),
         ("what,1,1,1,", ["line 2", "gpu_profile_id", "unknown GPU profile"]),
         ("1xT4-16GB,1,1,1,\n1xT4-16GB,1,2,2,", ["line 3", "already in line 2"]),
+        ("1xT4-16GB,,1,1,", ["line 2", "users, request_rate_rps", "exactly one"]),
     ],
 )
 def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path, row, words):
@@ -201,6 +202,31 @@ def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, it
     )
     for name, wanted in (("nttft_ms", nttft_ms), ("itl_ms", itl_ms)):
         assert math.isnan(row[name]) if wanted is None else row[name] == pytest.approx(wanted)
+
+
+def test_a_probe_of_a_rate_has_the_requests_in_flight_as_users(source, tmp_path) -> None:
+    columns = "gpu_profile_id,request_rate_rps,ttft_ms,itl_ms,e2e_ms"
+    path = table(tmp_path, f"{columns}\n1xT4-16GB,4,500,20,\n1xT4-16GB,8,,,3000\n")
+    read = read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
+    assert read["request_rate_rps"].tolist() == [4, 8]
+    assert read["users"].tolist() == [6, 24]  # 4 × 1.5 s and 8 × 3 s
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("1xT4-16GB,,4,500,", "not how many are in flight"),
+        ("1xT4-16GB,2,4,500,20", "exactly one of them"),
+        ("1xT4-16GB,,0,500,20", "above 0"),
+        ("1xT4-16GB,,4,500,20\n1xT4-16GB,8,,500,20", "keep the rows of one kind"),
+        ("1xT4-16GB,,4,500,20\n1xT4-16GB,,4,600,20", "4 requests/s is already in line 2"),
+    ],
+)
+def test_a_wrong_probe_of_a_rate_is_said(source, tmp_path, rows, said) -> None:
+    columns = "gpu_profile_id,users,request_rate_rps,ttft_ms,itl_ms"
+    path = table(tmp_path, f"{columns}\n{rows}\n")
+    with pytest.raises(InputError, match=said):
+        read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
 
 
 def test_without_a_store_the_shipped_characterization_answers(source) -> None:
