@@ -11,6 +11,7 @@ from sextant.api.keywords import with_keywords
 from sextant.api.metrics import MetricsOptions
 from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
 from sextant.api.shown import ShownAnswer
+from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.api.traffic import SchedulerOptions, TrafficOptions
 from sextant.base.errors import InputError
 
@@ -25,7 +26,7 @@ _LEAST_CACHED = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObservedOptions:
+class ObservedOptions(TraceChoiceOptions):
     """What was observed, and what is deployed."""
 
     deployed: str
@@ -34,8 +35,6 @@ class ObservedOptions:
     """Metrics of the servers, as ingest --format prometheus reads them; may be given again."""
     trace: Path | None = None
     """In place of metrics: a normalised trace that `sextant ingest` made of metrics or of a log."""
-    trace_llm: str | None = None  #: Only this LLM of the trace or the metrics.
-    trace_service: str | None = None  #: Only this service of the trace.
     traffic: float = 1.0
     """Factor on the requests that were observed: what would do for so much traffic."""
     probe_out: Path | None = None
@@ -114,7 +113,7 @@ def _trace_of(
     if observed.trace is not None:
         metrics.refuse_without_metrics()
         return observed.trace, []
-    refuse(observed, "metrics have no services", "trace_service")
+    refuse(observed, "metrics have no services", "service_in_trace")
     trace = folder / "metrics.parquet"
     report = metrics.ingest(files, trace, _DRAWN_AS_INGESTED)
     return trace, report["notes"][:1]
@@ -138,12 +137,13 @@ def _question(
     deployed = Deployed.parse(observed.deployed)
     refuse(case, "the observations are the probe", "probe")
     require_trace(observed.trace)
-    seen = read_observed(observed.trace, observed.trace_llm, observed.trace_service)
+    choice = observed.choice()
+    seen = read_observed(observed.trace, choice)
     case = _with_cache(case, seen)
     traffic = TrafficOptions(
         trace=observed.trace,
-        trace_llm=observed.trace_llm,
-        trace_service=observed.trace_service,
+        llm_in_trace=observed.llm_in_trace,
+        service_in_trace=observed.service_in_trace,
         traffic=observed.traffic,
     )
     asked = capacity_question(traffic, promise, case, candidates, server, SearchOptions())
@@ -152,7 +152,7 @@ def _question(
     if names and deployed.gpu_profile_id not in names:
         question = replace(question, gpu_profile_ids=(*names, deployed.gpu_profile_id))
     window_s = asked.target.window_s or HOUR_S
-    rates = window_rates(observed.trace, window_s, observed.trace_llm, observed.trace_service)
+    rates = window_rates(observed.trace, window_s, choice)
     return RightsizeQuestion(
         question=question,
         traffic=asked.traffic,

@@ -16,9 +16,10 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance, reading
 from sextant.pages.words import HOUR_S
+from sextant.trace.choice import ALL_REQUESTS, TraceChoice, chosen_requests
 from sextant.trace.histogram import Histogram, merged
 from sextant.trace.model_metrics import ModelMetrics
-from sextant.trace.trace_format import parquet_rows, sql_text
+from sextant.trace.trace_format import parquet_rows
 
 OBSERVED_KEY = "observed"
 """Key of the provenance under which a trace has the observations of each LLM."""
@@ -206,21 +207,22 @@ def joined_slots(slots: Sequence[ObservedSlot]) -> ObservedSlot:
     )
 
 
-def read_observed(trace: Path, llm: str | None = None, service: str | None = None) -> Observed:
+def read_observed(trace: Path, choice: TraceChoice = ALL_REQUESTS) -> Observed:
     """Return what a trace shows of the deployment that served it.
 
     Args:
         trace: a normalised trace.
-        llm: the LLM of the trace that is meant.
-        service: the service of the trace that is meant.
+        choice: which of its requests are meant.
 
     Raises:
         InputError: metrics of several LLMs, of which none is chosen.
     """
     stored = read_provenance(trace).get(OBSERVED_KEY)
     if stored is None:
-        return _of_log(trace, llm, service)
+        with chosen_requests(trace, choice) as part:
+            return _of_log(part, choice.llm)
 
+    llm = choice.llm
     all_observed = [Observed.of_plain(plain) for plain in stored]
     names = [str(observed.llm) for observed in all_observed]
     chosen = [it for it in all_observed if llm is None or it.llm == llm]
@@ -231,28 +233,22 @@ def read_observed(trace: Path, llm: str | None = None, service: str | None = Non
     raise InputError(problem, file=trace, field="--llm-in-trace", fix=fix)
 
 
-def window_rates(
-    trace: Path, window_s: float, llm: str | None = None, service: str | None = None
-) -> np.ndarray:
+def window_rates(trace: Path, window_s: float, choice: TraceChoice = ALL_REQUESTS) -> np.ndarray:
     """Return the requests a second in each window of a trace, those that failed left out."""
-    chosen = {"llm": llm, "service": service}
-    where = [f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None]
-    of_group = " AND ".join(["status = 'ok'", *where])
+    where = " AND ".join(["status = 'ok'", *(f"{name} = ?" for name in choice.values)])
     query = f"""SELECT floor(arrival_s / {window_s!r})::BIGINT AS number, count(*) AS n
-        FROM {parquet_rows(trace)} WHERE {of_group} GROUP BY number"""
+        FROM {parquet_rows(trace)} WHERE {where} GROUP BY number"""
     with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
-        read = database.execute(query).fetchnumpy()
+        read = database.execute(query, [*choice.values.values()]).fetchnumpy()
     counts = np.zeros(int(read["number"].max(initial=0)) + 1)
     counts[read["number"]] = read["n"]
     return counts / window_s
 
 
-def _of_log(trace: Path, llm: str | None, service: str | None) -> Observed:
+def _of_log(trace: Path, llm: str | None) -> Observed:
     """Return what a log shows: requests, their lengths, and how long answers took."""
-    table = read_parquet(trace, fix=MAKE_TRACE_AGAIN).to_pandas()
-    for name, value in (("llm", llm), ("service", service)):
-        if value is not None:
-            table = table[table[name] == value]
+    columns = ["arrival_s", "input_tokens", "output_tokens", "e2e_ms", "status"]
+    table = read_parquet(trace, columns, fix=MAKE_TRACE_AGAIN).to_pandas()
     is_ok = table["status"].to_numpy() == "ok"
     arrival_s = table["arrival_s"].to_numpy(float)
     e2e_ms = table["e2e_ms"].to_numpy(float)

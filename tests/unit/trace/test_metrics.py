@@ -9,6 +9,7 @@ import pytest
 from served_metrics import LAYOUTS, Server, matrix
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
+from sextant.trace.choice import TraceChoice
 from sextant.trace.histogram import Histogram, draw_values, merged
 from sextant.trace.metric_samples import MetricText, parse_readings
 from sextant.trace.metrics_trace import draw_trace, ingest_metrics
@@ -177,7 +178,7 @@ def test_llms_stay_apart_and_one_has_to_be_chosen(tmp_path) -> None:
     assert any("large, small" in note and "--llm-in-trace" in note for note in report["notes"])
     with pytest.raises(InputError, match="large, small"):
         read_observed(outputs[0])
-    assert read_observed(outputs[0], "small").whole().n_answered == 15
+    assert read_observed(outputs[0], TraceChoice("small")).whole().n_answered == 15
 
 
 def test_the_trace_holds_what_was_observed(tmp_path) -> None:
