@@ -11,7 +11,12 @@ import pandas as pd
 
 from sextant.ask.api_prices import find_api_prices
 from sextant.ask.candidates import candidates_of, price_notes, unmeasured_candidates
-from sextant.ask.caveats import length_factors, note_named_precision, outside_of_measurements
+from sextant.ask.caveats import (
+    doubt_notes,
+    length_factors,
+    note_named_precision,
+    outside_of_measurements,
+)
 from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
 from sextant.ask.serving import (
     Serving,
@@ -24,6 +29,7 @@ from sextant.ask.serving import (
 )
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
+from sextant.decide.measured_rates import RateBounds, measured_bounds
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, Memory, memory_of
 from sextant.facts.gpu import GPUProfile
@@ -108,6 +114,41 @@ class Case:
     def is_answered_by_points(self) -> bool:
         """Whether the LLM's own points answer, and nothing is predicted."""
         return self.question.is_answered_by_points(self.source.characterization)
+
+    @cached_property
+    def rate_bounds(self) -> list[RateBounds]:
+        """What requests at measured rates say of each GPU profile; empty where the question is of
+        users, of other requests, or of other servers."""
+        stated = self.stated
+        if stated.is_changed or stated.assumptions or stated.risk is not None:
+            return []
+        points = self.source.characterization.points
+        of_llm = (points["llm_id"] == self.llm_id) & points["gpu_profile_id"].isin(
+            list(self.gpu_profiles)
+        )
+        return measured_bounds(points[of_llm], self.question.slo)
+
+    @cached_property
+    def is_answered_by_rates(self) -> bool:
+        """Whether measured rates answer the asked one.
+
+        They do where each GPU profile that the question names was measured at rates, and some
+        profile bears one, or none was found to bear its lowest rate and no other is a candidate.
+        """
+        measured = {bound.gpu_profile_id for bound in self.rate_bounds}
+        if not measured or not {*self.stated.gpu_profile_ids} <= measured:
+            return False
+        is_served = any(bound.served_rps is not None for bound in self.rate_bounds)
+        return is_served or self.gpu_profiles.keys() <= measured
+
+    @property
+    def unborne(self) -> dict[str, str]:
+        """Why GPU profiles are not predicted: their lowest measured rate missed the limits."""
+        return {
+            bound.gpu_profile_id: bound.words
+            for bound in self.rate_bounds
+            if bound.served_rps is None
+        }
 
     @cached_property
     def llm(self) -> LLM:
@@ -357,6 +398,7 @@ def read_case(
         question = replace(question, llm_id=id_in_files)  # as files name an id of Hugging Face
     question, notes = as_measured(question, source.characterization)
     notes += price_notes(question, source.characterization.profiles)
+    notes += doubt_notes(source.characterization.points, question.llm_name)
 
     llm = find_llm(question, source.characterization)
     notes += config_notes(question, source.characterization)

@@ -12,10 +12,11 @@ from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, precision_in_name
-from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
+from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.words import joined, percent, plural
 from sextant.points import frame
 from sextant.points.frame import LENGTHS
+from sextant.points.tool_points import doubt_kinds
 
 _FAR_LENGTHS = 2
 """Lengths beyond this many times the measured ones are outside of the measurements."""
@@ -209,3 +210,31 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
     if (n_more := len(failing) - _MOST_FAILURES) > 0:
         sentences.append(f"{plural(n_more, 'more point')} with too many failures.")
     return sentences
+
+
+def doubt_notes(points: pd.DataFrame, llm_id: str) -> list[str]:
+    """Return that points are doubtful, and why; nothing where none are.
+
+    They are those of the LLM, or all where it was not measured. Why is their column `doubt`, and
+    that many of the LLM's own requests failed.
+    """
+    of_llm = points[points["llm_id"].isin([llm_id, llm_id.replace("/", "__")])]
+    used = of_llm if len(of_llm) else points
+    doubts = used.reindex(columns=["doubt"])["doubt"].astype(object)
+    if len(of_llm) and {"n_ok", "n_failed"} <= {*used}:
+        n_ok, n_failed = (used[name].astype(float) for name in ("n_ok", "n_failed"))
+        share = n_failed / (n_ok + n_failed)
+        is_new = (share > MAX_FAILED) & ~doubts.fillna("").str.contains("failures", regex=False)
+        said = share.map(lambda value: f"failures ({percent(value)} of the requests)")
+        doubts = doubts.mask(is_new, (doubts + "; ").fillna("") + said)
+    doubts = doubts.dropna()
+    if doubts.empty:
+        return []
+    why = str(doubts.iloc[0])
+    if len(doubts) > 1:
+        kinds = pd.Series([kind for doubt in doubts for kind in doubt_kinds(doubt)], dtype=object)
+        counts = kinds.value_counts(sort=False)
+        why = ", ".join(f"{kind} ({plural(n, 'point')})" for kind, n in counts.items())
+    whose = f" of {llm_id}" if len(of_llm) else ""
+    are = "are" if len(doubts) > 1 else "is"
+    return [f"{len(doubts)} of {plural(len(used), 'point')}{whose} {are} doubtful: {why}."]

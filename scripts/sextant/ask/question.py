@@ -125,27 +125,34 @@ class Question:
           graphs, no law of a step is known, and the points answer.
         """
         points = characterization.points
-        measured_points = points[points["llm_id"] == self.llm_name]
+        # Files name an id of Hugging Face with `__` in place of `/`.
+        names = [self.llm_name, self.llm_name.replace("/", "__")]
+        measured_points = points[points["llm_id"].isin(names)]
         engines = measured_points["engine"].dropna()
         has_steps = len(engines) > 0 and all(map(has_cuda_graphs, engines))
         if self.slo.request_rate_rps is not None and has_steps:
             return False
 
-        is_changed = any(
-            (
-                self.hf_config is not None and (self.assumptions or self.risk is not None),
-                self.requests,
-                self.engine,
-                self.max_model_len,
-                self.prefix_hit_rate,
-                self.speculative,
-                self.data_parallel,
-                self.expert_parallel,
-            )
-        )
         return (
-            len(measured_points) > 0 and not characterization.has_fixed_lengths and not is_changed
+            len(measured_points) > 0
+            and not characterization.has_fixed_lengths
+            and not self.is_changed
         )
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether requests or servers are asked about as they were not measured."""
+        changes = (
+            self.hf_config is not None and (self.assumptions or self.risk is not None),
+            self.requests,
+            self.engine,
+            self.max_model_len,
+            self.prefix_hit_rate,
+            self.speculative,
+            self.data_parallel,
+            self.expert_parallel,
+        )
+        return any(changes)
 
 
 def check_question(question: Question) -> None:

@@ -277,7 +277,7 @@ class RequestOptions:
 class SubjectOptions:
     """What is measured, so that a recommendation can name it."""
 
-    llm_id: str | None = None
+    llm: str | None = None
     """LLM that the server runs; its facts are known if it is in resources/llms. By default the name
     of --hf-config (of its folder, if it is config.json), else --model."""
     hf_config: Path | None = None  #: Hugging Face config.json of the LLM, or its folder.
@@ -291,7 +291,7 @@ class SubjectOptions:
         from sextant.facts.gpu import profile_of_id
         from sextant.facts.llm import config_file, load_llm, name_of, shipped_config
 
-        llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
+        llm_id = self.llm or (name_of(self.hf_config) if self.hf_config else model)
         config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)
         profile = None
         if self.gpu_profile is not None:
@@ -321,7 +321,7 @@ def load(
     """Load a running server and write every request.
 
     Afterwards: latencies, rates, goodput within the limits given, and failures by kind, as text,
-    OUT/summary.json and OUT/summary.html. With --llm-id or --hf-config, and --gpu-profile, the
+    OUT/summary.json and OUT/summary.html. With --llm or --hf-config, and --gpu-profile, the
     results can be asked for a recommendation: sextant recommend --database OUT.
     """
     from sextant.load.run import LoadSubject, RequestPlan, Stopped, load_server, stoppable

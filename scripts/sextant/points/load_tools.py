@@ -15,11 +15,11 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import SHIPPED as LLMS
-from sextant.facts.slo import MAX_FAILED
+from sextant.facts.slo import ALIKE, MAX_FAILED
 from sextant.pages.words import percent
 from sextant.points.export import write_published
 from sextant.points.folder_sheets import Description
-from sextant.points.frame import COLUMNS, LOAD
+from sextant.points.frame import COLUMNS, LENGTHS, LOAD
 from sextant.points.tool_aiperf import read_aiperf
 from sextant.points.tool_files import looks_like, read_results
 from sextant.points.tool_genai_bench import read_genai_bench
@@ -200,9 +200,16 @@ def _description(
         attribution=f"measured with {tool}",
         statistic=statistic,
         load="closed_loop" if points["users"].notna().all() else "rate",
-        lengths="varying",
+        # Points of one workload share its lengths; those of several have each their own.
+        lengths="fixed" if _has_several_lengths(points) else "varying",
         defaults={name: value for name, value in engine.items() if value},
     )
+
+
+def _has_several_lengths(points: pd.DataFrame) -> bool:
+    """Return whether the requests of some points are much longer than those of others."""
+    lengths = points[LENGTHS].astype(float)
+    return bool((lengths.max() > ALIKE * lengths.min()).any())
 
 
 def _left_out_notes(reasons: Sequence[str | None]) -> list[str]:

@@ -211,7 +211,7 @@ def _read_cells(folder: Path) -> _Measured:
         if other != cell.folder:
             fix = "move one of them elsewhere"
             raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
-        llms[key.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
+        llms[key.llm_id] = _fact(cell, "llm", LLM, "--llm or --hf-config")
         options = "--gpu-profile and --usd-per-hour"
         profiles[key.gpu_profile_id] = _fact(cell, "gpu_profile", GPUProfile, options)
         sides = ("max_input_tokens", "max_output_tokens")

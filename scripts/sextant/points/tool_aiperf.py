@@ -150,4 +150,6 @@ def _older_load(config: Content, answered_rps: Any) -> tuple[RunLoad, str | None
         users = 1 if users is None and is_aiperf else users
         return RunLoad(users=users, answered_rps=answered_rps), None, None
     load = RunLoad(asked_rps=asked, answered_rps=answered_rps, most_in_flight=users)
-    return load, only_value(config, "request_rate_mode"), None
+    # `arrival_pattern` since 0.4.
+    kind = only_value(config, "arrival_pattern") or only_value(config, "request_rate_mode")
+    return load, kind, only_value(config, "arrival_smoothness")

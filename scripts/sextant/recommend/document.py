@@ -31,6 +31,7 @@ from sextant.predict.predictor import MEASURED
 from sextant.recommend.recommendation import (
     EnergyAnswer,
     Findings,
+    MeasuredOutcome,
     MeasuredRecommendation,
     NearMeasurement,
     PredictedOutcome,
@@ -56,6 +57,9 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
     else:
         assert isinstance(answer, MeasuredRecommendation)
         lines = headroom_lines(answer.headroom, answer.slo) if answer.headroom else []
+        if (miss := answer.nearest_miss) is not None:
+            limits = limits_words(answer.slo.limits)
+            lines.append(f"Nearest: {chance_words(miss)}, to meet {limits}.")
         if answer.next_best:
             lines.append(f"Next best: {next_words(answer.next_best)}.")
         reasons = [Section("GPU profiles", [_profile_table(answer.alternatives)])]
@@ -92,13 +96,17 @@ def headline(answer: Recommendation) -> str:
         none = f"no GPU profile meets {limits_words(limits)}"
         if answer.risk is not None:
             none += f" with probability {1 - answer.risk:.10g} or more"
-        elif isinstance(answer, PredictedRecommendation):
+        elif isinstance(answer, PredictedRecommendation) or _is_unsure(answer):
             none = f"no option is likely to meet {limits_words(limits)}"
         return f"{answer.llm_id}: {none} ({how})"
     text = f"{answer.llm_id}: {chosen_words(answer)}"
     if (probability := answer.chosen.probability_met) is not None:
         text += f"; meets {limits_words(limits)} with probability {chance(probability)}"
     return f"{text} ({how})"
+
+
+def _is_unsure(answer: Recommendation) -> bool:
+    return isinstance(answer, MeasuredRecommendation) and answer.nearest_miss is not None
 
 
 def _cautions(answer: PredictedRecommendation) -> list[str]:
@@ -315,6 +323,9 @@ def profile_cells(outcome: ProfileOutcome) -> list[str]:
     plan = f"{state}{plural(outcome.option.replicas or 0, 'replica')}"
     if isinstance(outcome, PredictedOutcome):
         plan += _predicted_plan(outcome)
+    elif isinstance(outcome, MeasuredOutcome) and outcome.rates is not None:
+        plan += f" of up to {per_second(outcome.rates.served_rps or 0.0)}"
+        plan += " (no more were tried)" if outcome.rates.missed_rps is None else ""
     else:
         most_users = outcome.option.users_per_replica or 0
         plan += f" of up to {plural(most_users, 'user')}"

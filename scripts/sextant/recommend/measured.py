@@ -1,8 +1,8 @@
 """A recommendation from what was measured of the LLM itself (LLM-Pilot, eq. 1-3)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -14,23 +14,27 @@ from sextant.ask.caveats import judgements
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import (
+    FAIR,
     MeasuredDraws,
     best_by_profile,
-    choose,
     measured_draws,
     weigh,
-    with_devices,
     with_probabilities,
 )
 from sextant.decide.headroom import measure_headroom
-from sextant.decide.sizing import candidates, check_curves, recommend_cheapest, ruled_out
+from sextant.decide.measured_rates import (
+    RateBounds,
+    rate_bounds,
+    rate_latencies,
+    rate_points,
+)
+from sextant.decide.sizing import candidates, check_curves, ruled_out
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Widget
-from sextant.pages.words import percent, plural
+from sextant.pages.words import per_second, percent, plural
 from sextant.points.frame import LENGTHS, judged
 from sextant.predict.predictor import MEASURED
 from sextant.recommend.cost import api_comparison, no_api_note
-from sextant.recommend.options import option_of
 from sextant.recommend.recommendation import MeasuredOutcome, MeasuredRecommendation, Misses
 from sextant.recommend.weighing import weighed_rows
 
@@ -55,6 +59,8 @@ class _MeasuredCase:
     """Of these points, at the SLO's percentiles (`points.frame.judged`)."""
     draws: MeasuredDraws | None
     """What the latencies may be; None: nothing is known of the requests behind the points."""
+    bounds: Sequence[RateBounds] = ()
+    """What replicas bear of requests at measured rates; empty where points have users."""
 
     @classmethod
     def of(cls, case: Case) -> Self:
@@ -67,12 +73,24 @@ class _MeasuredCase:
             problem = f"{case.llm_id} was measured on none of the candidate GPU profiles"
             fix = f"name one of {measured_on}, or ask with --hf-config for a prediction"
             raise InputError(problem, field="--gpu-profiles", fix=fix)
-        check_curves(on_candidates)
         slo = case.question.slo
-        latencies = judged(on_candidates, slo)
-        return cls(
-            case, on_candidates, latencies, measured_draws(latencies, slo, case.question.seed)
-        )
+        bounds: Sequence[RateBounds] = ()
+        at_rates = rate_points(on_candidates)
+        if slo.request_rate_rps is not None and len(at_rates):
+            on_candidates = at_rates
+            latencies = rate_latencies(on_candidates, slo)
+            bounds = rate_bounds(latencies, slo)
+            # GPU profiles that nobody named are offered where they were measured.
+            names = {*case.question.gpu_profile_ids, *on_candidates["gpu_profile_id"]}
+            profiles = {name: case.gpu_profiles[name] for name in case.gpu_profiles.keys() & names}
+            case = replace(case, gpu_profiles=dict(sorted(profiles.items())))
+        else:
+            with_users = on_candidates[on_candidates["users"].notna()]
+            on_candidates = with_users if len(with_users) else on_candidates
+            check_curves(on_candidates)
+            latencies = judged(on_candidates, slo)
+        draws = measured_draws(latencies, slo, case.question.seed)
+        return cls(case, on_candidates, latencies, draws, bounds)
 
     def candidates(self) -> _Candidates:
         """Return what each candidate takes. What was tried decides, then what memory facts say."""
@@ -98,7 +116,8 @@ class _MeasuredCase:
 
     def outcomes(self, sized: _Candidates) -> list[MeasuredOutcome]:
         """Return the candidates as outcomes."""
-        most_users = self.points.groupby("gpu_profile_id")["users"].max().to_dict()
+        most_users = self.latencies.groupby("gpu_profile_id")["users"].max().to_dict()
+        bounds = {bound.gpu_profile_id: bound for bound in self.bounds}
         outcomes = []
         for row in frame_rows(sized.rows):
             option = Option.of(row)
@@ -109,10 +128,11 @@ class _MeasuredCase:
             reason = sized.reasons.get(profile_id) if status == "does_not_fit" else None
             if status == "fails":
                 allowed = percent(self.case.question.slo.allowed_failures)
-                reason = (
-                    f"{percent(failed_share)} of the requests failed with "
-                    f"{plural(fewest_users, 'user')}, {allowed} allowed"
-                )
+                load = plural(fewest_users, "user")
+                if (bound := bounds.get(profile_id)) and bound.missed_rps is not None:
+                    load = per_second(bound.missed_rps)
+                share = percent(failed_share)
+                reason = f"{share} of the requests failed with {load}, {allowed} allowed"
             ratios = {metric: row[f"{metric}_ratio"] for metric in METRICS}
             outcomes.append(
                 MeasuredOutcome(
@@ -128,51 +148,97 @@ class _MeasuredCase:
                     most_users_tried=most_users.get(profile_id),
                     load_per_replica=row["load_per_replica"],
                     failed_share=failed_share,
+                    rates=bounds.get(profile_id),
                 )
             )
         return outcomes
 
-    def at_risk(
-        self, risk: float, outcomes: list[MeasuredOutcome]
-    ) -> tuple[Option, list[MeasuredOutcome]]:
-        """Return the cheapest option of probability 1 - risk or more, and all outcomes.
+    def likely(self, outcomes: Sequence[MeasuredOutcome]) -> list[MeasuredOutcome]:
+        """Return the outcomes, each with an option that is likely enough.
 
-        A GPU profile has its cheapest option of this probability, else its most likely option,
-        which is `unsure`.
+        That is the asked probability (1 - risk), or `FAIR`. A GPU profile has its cheapest option
+        of this probability, else its most likely option, which is `unsure`. Without a risk an
+        option that is as likely as `FAIR` stays, and so does one whose probability is not known.
 
         Raises:
-            InputError: nothing is known of the requests behind the points.
+            InputError: a risk is asked for, and nothing is known of the requests behind the points.
         """
         case = self.case
+        risk = case.question.risk
         if self.draws is None:
+            if risk is None:
+                return [*outcomes]
             problem = (
                 f"{case.source.characterization.source} has no intervals of the latencies of "
                 f"{case.llm_id}: no risk is known"
             )
             fix = "leave it out, or describe the LLM with --hf-config: then it is predicted"
             raise InputError(problem, field="--risk", fix=fix)
+
+        wanted = FAIR if risk is None else 1 - risk
         options = weigh(self.draws, case.gpu_profiles, case.question.slo)
-        best = {row.gpu_profile_id: row for row in weighed_rows(best_by_profile(options, 1 - risk))}
-        at_risk = []
+        best = {row.gpu_profile_id: row for row in weighed_rows(best_by_profile(options, wanted))}
+        likely = []
         for outcome in outcomes:
             row = best.get(outcome.gpu_profile_id)
-            if row is not None and row.probability_met >= 1 - risk:
-                outcome = replace(outcome, option=row.option, status="meets", reason=None)
-            elif row is not None and outcome.status == "meets":
-                outcome = replace(outcome, option=row.option, status="unsure")
-            at_risk.append(outcome)
-        return option_of(choose(options, risk)), at_risk
+            is_kept = risk is None and (
+                outcome.status != "meets" or (outcome.probability_met or 1.0) >= wanted
+            )
+            if row is not None and not is_kept:
+                if row.probability_met >= wanted:
+                    outcome = replace(outcome, option=row.option, status="meets", reason=None)
+                elif outcome.status == "meets":
+                    outcome = replace(outcome, option=row.option, status="unsure")
+            likely.append(outcome)
+        return likely
+
+    def cheapest(self, outcomes: Sequence[MeasuredOutcome]) -> Option:
+        """Return the cheapest option that meets the SLO; of equal prices the likelier one, then
+        that of fewer GPUs."""
+        options = [outcome.option for outcome in outcomes if outcome.status == "meets"]
+
+        def order(option: Option) -> tuple[float, float, int, str]:
+            name = option.gpu_profile_id or ""
+            n_gpus = self.case.gpu_profiles[name].n_gpus * (option.replicas or 0)
+            return (option.usd_per_hour or 0.0, -(option.probability_met or 0.0), n_gpus, name)
+
+        return min(options, key=order, default=Option())
+
+    def rate_notes(self, chosen: Option) -> list[str]:
+        """Return what the answer to a request rate rests on; nothing of users."""
+        if not self.bounds:
+            return steady_note(self.case.question.slo, "as measured")
+        names = (chosen.gpu_profile_id,) if chosen.gpu_profile_id else self.case.gpu_profiles
+        return [bound.words for bound in self.bounds if bound.gpu_profile_id in names]
 
     def widget(self) -> Widget | None:
         """Return the part of the page in which the question can be changed, if there is one."""
         from sextant.recommend.what_if import of_points, what_if_widget
 
         case = self.case
-        if case.question.risk is not None:
+        if case.question.risk is not None or self.bounds:
             return None
         prices = {name: profile.usd_per_hour for name, profile in case.gpu_profiles.items()}
         basis = of_points(self.latencies, prices, case.question.slo)
         return what_if_widget(basis) if basis else None
+
+
+def _without_gaps(case: Case) -> tuple[Case, list[str]]:
+    """Return the case without limits on the time between tokens where all answers have one token,
+    and a sentence that says so. A limit that is the only one stays."""
+    slo = case.question.slo
+    points = case.source.characterization.points
+    output_tokens = points.loc[points["llm_id"] == case.llm_id, "output_tokens"].dropna()
+    gaps = [name for name in ("itl", "tpot") if name in slo.limits]
+    if output_tokens.empty or (output_tokens > 1).any() or not gaps or len(gaps) == len(slo.limits):
+        return case, []
+    unlimited: dict[str, Any] = {
+        f"{name}_{field}": None for name in gaps for field in ("ms", "percentile")
+    }
+    names = " and ".join(METRICS[name] for name in gaps)
+    said = f"Answers have one token: they have no {names}, and none to miss."
+    question = replace(case.question, slo=replace(slo, **unlimited))
+    return replace(case, question=question), [said]
 
 
 def recommend_measured(case: Case) -> MeasuredRecommendation:
@@ -182,15 +248,20 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         InputError: the LLM was measured on no candidate, a point is ambiguous, or a risk is asked
             for and no interval is known.
     """
+    case, gap_notes = _without_gaps(case)
     question = case.question
     slo = question.slo
     measured = _MeasuredCase.of(case)
 
-    sized = measured.candidates()
-    chosen = option_of(recommend_cheapest(with_devices(sized.rows, case.gpu_profiles)))
-    outcomes = measured.outcomes(sized)
-    if question.risk is not None:
-        chosen, outcomes = measured.at_risk(question.risk, outcomes)
+    case = measured.case
+
+    by_points = measured.outcomes(measured.candidates())
+    outcomes = measured.likely(by_points)
+    chosen = measured.cheapest(outcomes)
+    overspend = None
+    if question.risk is None and chosen.usd_per_hour is not None:
+        optimum = measured.cheapest(by_points).usd_per_hour or chosen.usd_per_hour
+        overspend = chosen.usd_per_hour / optimum - 1
     outcomes.sort(key=lambda outcome: -(outcome.probability_met or 0.0))
     outcomes.sort(
         key=lambda outcome: np.inf if outcome.usd_per_hour is None else outcome.usd_per_hour
@@ -222,10 +293,12 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
             *case.source.characterization.left_out,
             *case.naming_notes(),
             *judgements(measured.points, measured.latencies, slo),
-            *steady_note(slo, "as measured"),
+            *gap_notes,
+            *measured.rate_notes(chosen),
             *no_api_note(question, chosen, api),
         ],
         headroom=headroom,
         api=api,
         widget=measured.widget,
+        overspend=overspend,
     )

@@ -56,10 +56,12 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
         InputError: an option is wrong, or the characterization cannot answer.
     """
     case = read_case(question)
-    if case.is_answered_by_points:
+    if case.is_answered_by_points or case.is_answered_by_rates:
         measured = recommend_measured(case)
         return replace(measured, variations=vary_measured(case, measured.chosen, variants))
 
+    if case.unborne:
+        case = case.excluding(case.unborne)
     decision, gains = decide_case(case)
     answer = _answer(decision, gains, case.outside_clauses())
     return replace(answer, variations=vary_predicted(decision, variants))

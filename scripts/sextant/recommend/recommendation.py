@@ -13,6 +13,7 @@ from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
 from sextant.decide.headroom import Headroom, NextBest, compare_options
+from sextant.decide.measured_rates import RateBounds
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
@@ -181,6 +182,8 @@ class MeasuredOutcome(ProfileOutcome):
     llm_id: str
     load_per_replica: float | None = None
     failed_share: float | None = None
+    rates: RateBounds | None = None
+    """What a replica bears of requests that came at measured rates; None: users were measured."""
 
     @property
     def is_gpu_measured(self) -> bool:
@@ -201,6 +204,8 @@ class MeasuredOutcome(ProfileOutcome):
             "failed_share": self.failed_share,
             "probability_met": self.option.probability_met,
             "most_users_tried": self.most_users_tried,
+            "served_rps": self.rates and self.rates.served_rps,
+            "missed_rps": self.rates and self.rates.missed_rps,
             "reason": self.reason,
         }
 
@@ -393,6 +398,17 @@ class MeasuredRecommendation(Recommendation):
     """Replicas sized by the LLM's own points."""
 
     alternatives: Sequence[MeasuredOutcome]
+    overspend: float | None = None
+    """Price over that of the cheapest option that the points themselves allow, less 1; None with a
+    risk, or without an option."""
+
+    @property
+    def nearest_miss(self) -> Option | None:
+        """The likeliest option where none is likely enough; None: there is none."""
+        unsure = [outcome.option for outcome in self.alternatives if outcome.status == "unsure"]
+        if self.has_option or not unsure:
+            return None
+        return max(unsure, key=lambda option: option.probability_met or 0.0)
 
     @property
     def next_best(self) -> NextBest | None:
@@ -409,12 +425,11 @@ class MeasuredRecommendation(Recommendation):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
-        # Without a risk, the choice is the optimum of what was measured.
-        is_optimum = self.risk is None and self.has_option
         return {
             **super().to_dict(),
-            "is_success": True if is_optimum else None,
-            "overspend": 0.0 if is_optimum else None,
+            # Without a risk the points themselves meet the SLO.
+            "is_success": None if self.overspend is None else True,
+            "overspend": self.overspend,
             "next_best": self.next_best and asdict(self.next_best),
             "api": self.api and self.api.to_dict(),
         }

@@ -16,7 +16,7 @@ from stub_server import StubServer, answer_endpoint, answer_tokens
 from support import ROOT
 
 LENGTHS = ("--input-tokens", 16, "--output-tokens", 5)
-SUBJECT = ("--llm-id", "llama-7b", "--gpu-profile", "1xA100-40GB", "--engine", "tgis")
+SUBJECT = ("--llm", "llama-7b", "--gpu-profile", "1xA100-40GB", "--engine", "tgis")
 SLO = ("--nttft-ms", 1000, "--itl-ms", 1000)
 
 
@@ -32,7 +32,7 @@ def loads(tmp_path_factory):
     with StubServer(answer_endpoint("m")) as server:
         price = ("--usd-per-hour", 2)
         load(server.url, folder / "a100", *LENGTHS, "--users", "1,2,4", *SUBJECT, *price)
-        dear = ("--llm-id", "llama-7b", "--gpu-profile", "1xH100-80GB", "--usd-per-hour", 4)
+        dear = ("--llm", "llama-7b", "--gpu-profile", "1xH100-80GB", "--usd-per-hour", 4)
         load(server.url, folder / "h100", *LENGTHS, "--users", "1,2", *dear)
     return folder
 
@@ -106,7 +106,7 @@ def test_a_rate_is_simulated_where_what_was_loaded_has_a_law_of_a_step(loads, tm
     steady = json.loads(sextant("recommend", "--database", loads, *rate))
     assert steady["basis"] == "measured"  # TGIS has no CUDA graphs
     assert "The rate is taken as a steady load, as measured" in steady["text"]
-    of_vllm = ("--llm-id", "llama-7b", "--gpu-profile", "1xH100-80GB", "--engine", "vllm")
+    of_vllm = ("--llm", "llama-7b", "--gpu-profile", "1xH100-80GB", "--engine", "vllm")
     with StubServer(answer_endpoint("m")) as server:
         given = (*LENGTHS, "--users", "1,2", *of_vllm, "--usd-per-hour", 4)
         load(server.url, tmp_path / "own", *given)
@@ -117,7 +117,7 @@ def test_a_rate_is_simulated_where_what_was_loaded_has_a_law_of_a_step(loads, tm
 
 def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
     # 13 billion parameters in 16 bits do not fit into 16 GiB: who serves them has quantized them.
-    subject = ("--llm-id", "llama-13b", "--gpu-profile", "1xT4-16GB", "--usd-per-hour", 1)
+    subject = ("--llm", "llama-13b", "--gpu-profile", "1xT4-16GB", "--usd-per-hour", 1)
     with StubServer(answer_tokens(0.002, 0.002)) as server:
         load(server.url, tmp_path / "t4", *LENGTHS, "--users", "1,2", *subject)
     asked = ("recommend", "--database", tmp_path, "--llm", "llama-13b", "--users", 2, *SLO)
@@ -127,8 +127,8 @@ def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
 @pytest.mark.parametrize(
     ("subject", "said"),
     [
-        (("--gpu-profile", "1xA100-40GB"), "'definition.llm'.*--llm-id or --hf-config"),
-        (("--llm-id", "llama-7b"), "'definition.gpu_profile'.*--gpu-profile"),
+        (("--gpu-profile", "1xA100-40GB"), "'definition.llm'.*--llm or --hf-config"),
+        (("--llm", "llama-7b"), "'definition.gpu_profile'.*--gpu-profile"),
     ],
 )
 def test_what_a_load_does_not_say_of_its_server_is_asked_for(tmp_path, subject, said):

@@ -231,6 +231,14 @@ def test_several_results_in_one_file(tmp_path, between):
         imported("vllm-bench", tmp_path, f"{results[0]}\n{results[1][:300]}")
 
 
+def test_runs_of_several_lengths_keep_their_own(tmp_path):
+    longer = VLLM | {"total_input_tokens": 800000}
+    imported("vllm-bench", tmp_path, VLLM, VLLM | {"max_concurrency": 16})
+    assert not load_folder(tmp_path / "o").has_fixed_lengths
+    imported("vllm-bench", tmp_path, VLLM, longer)
+    assert load_folder(tmp_path / "o").has_fixed_lengths
+
+
 def test_answers_of_one_token_have_no_tpot(tmp_path):
     zero = dict.fromkeys([name for name in VLLM if "tpot" in name], 0.0)
     nan = dict.fromkeys([name for name in VLLM if "itl" in name], float("nan"))

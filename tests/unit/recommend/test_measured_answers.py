@@ -1,0 +1,121 @@
+"""Answers from the LLM's own points: likely enough, at measured rates, and with their doubts."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from sextant.cli.app import app
+from sextant.points.export import write_published
+from sextant.points.folder_sheets import Description
+from support import ROOT
+
+LLM = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def folder(path, rows):
+    """Write points of one LLM as a characterization; return its path."""
+    about = Description(
+        source="own", licence="CC0-1.0", attribution="a test", statistic="median",
+        load="closed_loop", lengths="varying", defaults={"engine": "vllm"},
+    )  # fmt: skip
+    shared = {
+        "model": LLM, "gpu_profile_id": "1xH100-80GB", "input_tokens": 1000.0,
+        "output_tokens": 200.0, "n_ok": 500, "n_failed": 0,
+    }  # fmt: skip
+    points = pd.DataFrame([shared | row for row in rows])
+    write_published(path, about, points, str(ROOT / "resources" / "llms"), len(points))
+    return path
+
+
+def asked(path, *options):
+    command = ["recommend", "--source", str(path), "--llm", LLM, *options]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code in (0, 3), done.exception
+    return done
+
+
+def near(users, times_limit, spread=1.5):
+    """Return a point whose TTFT and TPOT are so many times 1,000 and 40 ms, with intervals."""
+    row = {"users": users}
+    for name, limit_ms in (("ttft", 1000.0), ("tpot", 40.0)):
+        value = times_limit * limit_ms
+        ends = {"": value, "_lo": value / spread, "_hi": value * spread}
+        row |= {f"median_{name}{end}_ms": latency for end, latency in ends.items()}
+    return row
+
+
+USERS_20 = ("--users", "20", "--ttft-ms", "1000", "--tpot-ms", "40")
+
+
+def test_an_unlikely_number_of_replicas_gives_way_to_a_likely_one(tmp_path):
+    """Both limits hold at 10 users by the points, but together with a probability of 0.3."""
+    alone = folder(tmp_path / "a", [near(10, 0.99)])
+    done = asked(alone, *USERS_20)
+    assert done.exit_code == 3
+    first, *rest = done.output.splitlines()
+    assert "no option is likely to meet both limits (measured)" in first
+    assert any(line.startswith("Nearest: 2 replicas × 1xH100-80GB") for line in rest)
+    assert "unsure: 2 replicas" in done.output
+
+    likely = folder(tmp_path / "b", [near(4, 0.4), near(10, 0.99)])
+    done = asked(likely, *USERS_20, "--format", "json")
+    answer = json.loads(done.output)
+    assert done.exit_code == 0 and answer["replicas"] == 5
+    assert answer["probability_met"] > 0.9
+    # The points alone would have taken 2 replicas.
+    assert answer["is_success"] is True and answer["overspend"] == pytest.approx(1.5)
+
+
+def test_points_without_intervals_are_judged_as_they_are(tmp_path):
+    bare = {"users": 10, "median_ttft_ms": 990.0, "median_tpot_ms": 39.0}
+    done = asked(folder(tmp_path, [bare]), *USERS_20)
+    assert "2 replicas × 1xH100-80GB" in done.output and "probability" not in done.output
+
+
+RATES = [
+    {"request_rate_rps": rate, "median_ttft_ms": ttft_ms, "median_tpot_ms": 20.0}
+    for rate, ttft_ms in ((4.0, 100.0), (8.0, 300.0), (12.0, 4000.0))
+]
+AT_A_RATE = ("--request-rate", "20", "--ttft-ms", "1000", "--tpot-ms", "40")
+
+
+def test_a_request_rate_is_answered_by_measured_rates(tmp_path):
+    doubtful = [row | {"doubt": "even arrivals (requests at random wait longer)"} for row in RATES]
+    done = asked(folder(tmp_path, doubtful), *AT_A_RATE)
+    assert done.exit_code == 0
+    assert "3 replicas × 1xH100-80GB = " in done.output and "(measured)" in done.output
+    bears = "On 1xH100-80GB 12 requests/s missed the limits (TTFT 4,000 ms): a replica bears"
+    assert f"{bears} between 8 and 12 requests/s." in done.output
+    said = f"3 of 3 points of {LLM.replace('/', '__')} are doubtful: even arrivals (3 points)."
+    assert said in done.output
+    assert "3 replicas of up to 8 requests/s" in done.output
+
+
+def test_no_recommendation_goes_against_a_rate_that_missed_its_limits(tmp_path):
+    own = folder(tmp_path, RATES)
+    tight = (*AT_A_RATE[:3], "80", *AT_A_RATE[4:])  # 4 requests/s had a TTFT of 100 ms
+    done = asked(own, *tight, "--gpu-profiles", "1xH100-80GB")
+    assert done.exit_code == 3 and "a replica bears less" in done.output
+    done = asked(own, *tight, "--format", "json")
+    answer = json.loads(done.output)
+    by_profile = {row["gpu_profile_id"]: row for row in answer["alternatives"]}
+    assert answer["gpu_profile_id"] != "1xH100-80GB"
+    assert "missed the limits (TTFT 100 ms)" in by_profile["1xH100-80GB"]["reason"]
+
+
+def test_users_are_answered_beside_points_at_rates(tmp_path):
+    """A sweep of guidellm has one run of a single user; the others come at rates."""
+    alone = {"users": 1, "median_ttft_ms": 50.0, "median_tpot_ms": 10.0}
+    limits = ("--users", "1", "--ttft-ms", "1000", "--tpot-ms", "40")
+    done = asked(folder(tmp_path, [alone, *RATES]), *limits)
+    assert "1 replica × 1xH100-80GB" in done.output and "(measured)" in done.output
+
+
+def test_answers_of_one_token_have_no_tpot_to_miss(tmp_path):
+    one = {"users": 20, "median_ttft_ms": 120.0, "output_tokens": 1.0}
+    done = asked(folder(tmp_path, [one]), *USERS_20)
+    assert done.exit_code == 0 and "1 replica × 1xH100-80GB" in done.output
+    assert "Answers have one token: they have no TPOT, and none to miss." in done.output
+    assert "TPOT ≤" not in done.output
