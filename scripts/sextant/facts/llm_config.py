@@ -16,7 +16,7 @@ _ALIASES = (
     ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "model_dim", "embed_dim"),
     (
         *("intermediate_size", "n_inner", "ffn_dim", "d_ff", "ffn_hidden_size", "hidden_dim"),
-        "block_ff_dim",
+        *("block_ff_dim", "ff_intermediate_size"),
     ),
     ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"),
     ("num_attention_heads", "n_head", "n_heads", "num_heads"),

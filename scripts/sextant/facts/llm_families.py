@@ -120,7 +120,8 @@ def family_of(config: Config) -> Family:
     table = families()
     stated = config.optional("model_type")
     name = config.word("model_type") if stated is not None else ""
-    names = [name] if name else [*reversed(config.outer_types)]
+    outer = [*reversed(config.outer_types)]
+    names = [name] if name else [text for kind in outer for text in (f"{kind}_text", kind)]
     if family := next((table[name] for name in names if name in table), None):
         return family
     architectures = config.optional("architectures")
@@ -129,7 +130,7 @@ def family_of(config: Config) -> Family:
         for name in table:
             if short == re.sub(r"[_-]", "", name) and not names:
                 return table[name]
-    return unknown_family(config, names[0] if names else "")
+    return unknown_family(config, name or next(iter(outer), ""))
 
 
 # Activations of MLPs that have no gate.
@@ -148,7 +149,11 @@ def unknown_family(config: Config, name: str) -> Family:
     words = "plain MLPs of 2 matrices" if is_plain else "gated MLPs of 3 matrices"
     subject = f"{name!r} is not a known family" if name else "The config names no family"
     config.assume(f"{subject}: it is read as a usual decoder with {words}.")
-    if config.optional("tie_word_embeddings") is None:
+    # Hugging Face writes one of these; other formats leave no field out.
+    is_of_hugging_face = any(
+        config.optional(field) for field in ("model_type", "architectures", "transformers_version")
+    )
+    if config.optional("tie_word_embeddings") is None and is_of_hugging_face:
         # Hugging Face's base class ties the embeddings, and writes what differs from it.
         row["is_tied"] = True
         config.assume("The config does not say whether input and output embedding are one: yes.")

@@ -251,10 +251,12 @@ def _windows_by_rule(config: Config, rules: LayerRules, n: int) -> list[bool]:
         case "every_other":  # Gemma 2 and GPT-OSS: the first layer, the third, and so on
             config.integer(name)
             return [i % 2 == 0 for i in range(n)]
-        case "all_but_every_nth":  # Gemma 3: every sixth layer sees all tokens
+        # Gemma 3: every sixth layer sees all tokens; in Gemma 4 the last does, too.
+        case "all_but_every_nth" | "all_but_every_nth_and_last" as rule:
             period = config.integer("sliding_window_pattern", default=6)
             config.integer(name)
-            return [(i + 1) % period != 0 for i in range(n)]
+            last = n - 1 if rule.endswith("last") else n
+            return [(i + 1) % period != 0 and i != last for i in range(n)]
         case "all_but_every_fourth":  # OLMo 3; Llama 4: of the others, each sees a chunk
             config.require(no_rope_layer_interval=4)
             return [has_window and (i + 1) % 4 != 0 for i in range(n)]

@@ -46,7 +46,7 @@ _ALGORITHMS = {
     "W8A8_SQ_PER_CHANNEL": INT8,
 }
 _MIXED = "MIXED_PRECISION"
-_METHODS = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, mxfp4"
+_METHODS = "awq, auto-round, bitsandbytes, compressed-tensors, fp8, gptq, modelopt and mxfp4"
 _EXCEPTIONS = (
     *("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers"),
     *("exclude_modules", "modules_to_not_quantize"),
@@ -69,8 +69,9 @@ def quantization(config: Config, matrices: Sequence[Matrix]) -> dict[str, Any]:
         schemes = _by_layer(inner, matrices)
     elif method == "compressed-tensors":
         schemes = _by_group(inner, in_layers, matrices)
+    elif (scheme := _scheme(inner, method)) is None:
+        schemes = {}
     else:
-        scheme = _scheme(inner, method)
         # MXFP4 packs experts alone, which are most of such an LLM.
         parts = ("experts",) if method == "mxfp4" else PARTS
         schemes = {matrix: scheme for matrix in in_layers if matrix.part in parts}
@@ -186,8 +187,7 @@ def _with_dynamic_rules(inner: Config, scheme: Scheme, schemes: _Schemes) -> _Sc
             schemes = {matrix: of for matrix, of in schemes.items() if matrix not in chosen}
             continue
         section = Config({**inner.values, **(values or {})}, inner.file, "quantization_config")
-        of_rule = _scheme(section, "gptq")
-        schemes = {**schemes, **dict.fromkeys(chosen, of_rule)}
+        schemes = {**schemes, **dict.fromkeys(chosen, _packed_integers(section, "gptq"))}
     return schemes
 
 
@@ -231,12 +231,11 @@ def _by_group(inner: Config, in_layers: Sequence[Matrix], matrices: Sequence[Mat
     return schemes
 
 
-def _scheme(inner: Config, method: str) -> Scheme:
-    """Return the scheme that a method names for all quantized weights."""
+def _scheme(inner: Config, method: str) -> Scheme | None:
+    """Return the scheme that a method names for all quantized weights; None: it is not known."""
     match method.removesuffix("_marlin"):
         case "gptq" | "awq" | "auto-round" as kind:
-            has_zeros = inner.flag("zero_point", default=True) if kind == "awq" else True
-            return _integers(_grouped(inner, "bits", has_zeros=has_zeros))
+            return _packed_integers(inner, kind)
         case "bitsandbytes":
             return _bitsandbytes(inner)
         case "fp8" if inner.optional("weight_block_size") is not None:
@@ -247,7 +246,16 @@ def _scheme(inner: Config, method: str) -> Scheme:
             return _algorithm(inner, "quant_algo")
         case "mxfp4":
             return MXFP4
-    raise inner.error(f"unknown method {method!r}", "quant_method", f"use one of {_METHODS}")
+    inner.assume(
+        f"The quantization {method!r} is not known: weights are counted in 16 bits. --dtype says "
+        f"otherwise, e.g. int4. Known are {_METHODS}."
+    )
+    return None
+
+
+def _packed_integers(inner: Config, method: str) -> Scheme:
+    has_zeros = inner.flag("zero_point", default=True) if method == "awq" else True
+    return _integers(_grouped(inner, "bits", has_zeros=has_zeros))
 
 
 def _bitsandbytes(inner: Config) -> Scheme:

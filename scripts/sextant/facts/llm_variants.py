@@ -97,7 +97,8 @@ def _mpt(config: Config, family: Family) -> Family:
 
 def _gemma4(config: Config, family: Family) -> Family:
     """Gemma 4: layers that see all tokens have fewer, larger KV heads, and may use K as V."""
-    config.listing("layer_types", str)
+    if config.optional("layer_types") is None:
+        config.assume("No field lists the kinds of layers: every sixth, and the last, see all.")
     full = dict(family.attention.by_kind["full"])
     if config.flag("attention_k_eq_v", default=False):
         config.integer("num_global_key_value_heads")

@@ -17,7 +17,7 @@ from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, Forecast, fit_medians, fit_predictor, make_predictor
 from sextant.ask.question import Question, check_question
-from sextant.ask.serving import as_measured, find_llm
+from sextant.ask.serving import as_measured, config_notes, find_llm
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
@@ -224,7 +224,7 @@ def _prepare(
     check_question(question)
     question, notes = as_measured(question, characterization, has_options=False)
     find_llm(question, characterization)  # Its facts are complete.
-    return question, notes
+    return question, [*notes, *config_notes(question, characterization)]
 
 
 def needs_of_draws(draws: Draws, slo: SLO) -> pd.DataFrame:

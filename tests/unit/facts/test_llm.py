@@ -75,6 +75,8 @@ def test_llms_of_today_have_the_published_totals(load, name):
     published.check_counts(load(config), total, active)
 
 
+MANY = [*CONFIGS, *(config for config, _ in published.FURTHER.values())]
+MANY += [config for config, _ in published.REFERENCE.values()]
 ODD = [10**400, -1, 0, 1.5, True, None, [], {}, "x", [[]], {"a": None}, 10**12, [10**400]]
 ODD += [float("nan"), float("inf"), [None], "\ud800"]
 
@@ -88,7 +90,7 @@ def places(value, path=()):
             yield from places(inner, (*path, key))
 
 
-@given(data=st.data(), config=st.sampled_from(CONFIGS), odd=st.sampled_from(ODD))
+@given(data=st.data(), config=st.sampled_from(MANY), odd=st.sampled_from(ODD))
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_odd_value_is_one_short_error_or_has_no_effect_on_sanity(load, data, config, odd):
     path = data.draw(st.sampled_from([*places(config)]))

@@ -147,7 +147,6 @@ def test_tensors_are_named_by_their_type_and_group(load, weights, name, bits):
 
 ODD_GROUPS = tensors(strategy="group", group_size=64, type="float")
 BAD = {
-    "unknown method": ({"quant_method": "hqq"}, r"'quantization_config\.quant_method'.*'hqq'.*awq"),
     "no method": ({"bits": 4}, r"'quantization_config\.quant_method'.*missing"),
     "no bits": ({"quant_method": "gptq", "group_size": 128}, r"config\.bits'.*missing"),
     "no group": ({"quant_method": "gptq", "bits": 4}, r"config\.group_size'.*missing"),
@@ -199,6 +198,12 @@ def test_a_module_that_the_llm_lacks_is_said(reading):
     llm, assumed = reading(NF4 | {"llm_int8_skip_modules": skipped})
     assert llm.n_quantized_parameters == LAYERS_7B - 3 * 4096 * 11008
     assert assumed == ("Left unquantized, but not a part of this LLM: model.layers.0.adapter.",)
+
+
+def test_an_unknown_method_is_said(reading):
+    llm, assumed = reading({"quant_method": "hqq", "quant_config": {"nbits": 4}})
+    assert not llm.weight_format and llm.dtype == "float16"
+    assert assumed[0].startswith("The quantization 'hqq' is not known: weights are counted in 16")
 
 
 def test_gptq_has_rules_by_module(load):
