@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 
 from sextant.trace.date_forms import UNKNOWN
 from sextant.trace.date_times import is_null, read_date_times
-from sextant.trace.formula import NO_ERROR, Formula, Term, is_cache_name, is_error_name
+from sextant.trace.formula import (
+    NO_ERROR,
+    Formula,
+    Term,
+    is_cache_name,
+    is_error_name,
+    is_negative_name,
+)
 from sextant.trace.rules import Cells, LargerTokens
 from sextant.trace.trace_format import CODED_COLUMNS, NEEDED_COLUMNS, SOURCE_TYPES, TraceFormat
 
@@ -18,6 +25,7 @@ _NULL_TEXTS = pa.array(["", "null", "NULL", "Null", r"\N", "None", "none", "NaN"
 """How logs write that a value is missing."""
 _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
 _TRUTHS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
+_TRUE = [text for text, is_true in _TRUTHS.items() if is_true]
 _FAILED = "failed"
 
 
@@ -33,6 +41,7 @@ def typed_cells(block: Block, form: TraceFormat) -> Cells:
     """Compute the columns of the trace; other types than the rules judge are read from texts."""
     n = len(block.line_faults)
     columns = {name: _plain(column, form) for name, column in block.columns.items()}
+    outcomes = columns | _outcomes(form, columns) if form.is_log else columns
     typed = dict[str, pa.Array]()
     unreadable = {}
     zones = np.full(n, UNKNOWN)
@@ -53,7 +62,8 @@ def typed_cells(block: Block, form: TraceFormat) -> Cells:
         elif wanted == pa.float64():
             typed[name], unreadable[name] = _numbers(there, columns, n)
         else:
-            column = columns[there.column] if there.column else _first_text(there, columns, n)
+            values = outcomes if name == "status" else columns
+            column = values[there.column] if there.column else _first_text(there, values, n)
             if column.type != wanted or wanted == pa.string():
                 column = _text(column)
             if name in CODED_COLUMNS:
@@ -101,6 +111,23 @@ def _plain(column: pa.Array, form: TraceFormat) -> pa.Array:
     if form.is_log and pa.types.is_floating(column.type):
         return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return column
+
+
+def _outcomes(form: TraceFormat, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return the columns of a status that say what went wrong: failed, or null if nothing did."""
+    if "status" not in form.columns:
+        return {}
+    outcomes = {}
+    for name in form.columns["status"].matching(columns):
+        texts = pc.utf8_lower(_text(columns[name])).fill_null("")
+        if is_error_name(name):
+            is_fine = pc.is_in(texts, pa.array(sorted(NO_ERROR)))
+        elif is_negative_name(name) and pc.all(pc.is_in(texts, pa.array(["", *_TRUTHS]))).as_py():
+            is_fine = pc.invert(pc.is_in(texts, pa.array(_TRUE)))
+        else:
+            continue
+        outcomes[name] = pc.if_else(is_fine, pa.scalar(None, pa.string()), _FAILED)
+    return outcomes
 
 
 def text_of(formula: Formula, block: Block, form: TraceFormat) -> pa.Array:

@@ -23,6 +23,10 @@ _ERROR_NAME = re.compile(
 _CACHE_NAME = re.compile(
     r".*cache.*(?:tok|input|read|creation|write).*|.*(?:tok|input).*cache.*", re.IGNORECASE
 )
+_NEGATIVE_NAME = re.compile(
+    r"(?:.*[._])?(?:is|was|has)?_?(?:cancell?ed|failed|failure|errored|aborted|timed_?out|timeout)",
+    re.IGNORECASE,
+)
 NO_ERROR = frozenset(("", "0", "200", "false", "null", "none", "[]", "{}"))
 """What a column of errors says of a request without one, in small letters."""
 
@@ -149,3 +153,8 @@ def is_error_name(name: str) -> bool:
 def is_cache_name(name: str) -> bool:
     """Return whether a column's name says that it counts input tokens from or for a cache."""
     return _CACHE_NAME.fullmatch(name) is not None
+
+
+def is_negative_name(name: str) -> bool:
+    """Return whether a column is a truth value that is true where a request failed."""
+    return _NEGATIVE_NAME.fullmatch(name) is not None

@@ -20,7 +20,7 @@ from sextant.base.errors import InputError
 from sextant.trace import documents
 from sextant.trace.advice import LIKELY_REQUEST, unnamed_source
 from sextant.trace.cells import Block, text_of, typed_cells
-from sextant.trace.csv_blocks import parse_at_once, split_line
+from sextant.trace.csv_blocks import delimiter_of, one_line_rows, parse_at_once, split_line
 from sextant.trace.date_forms import has_year_last, is_date_time, is_day_first
 from sextant.trace.date_times import likely_unit
 from sextant.trace.documents import (
@@ -105,6 +105,8 @@ def open_source(source: Path, form: TraceFormat) -> OpenSource:
         blocks = documents.request_blocks(source, form.test, form.outer_names)
     if form.is_nested:
         blocks = flat_sessions(source, form.block_tokens or 1)
+    if form.is_log and not form.is_jsonl:
+        blocks = one_line_rows(_decodable(source, blocks, 1), form.delimiter)
     names, blocks = _columns(source, form, blocks)
     blocks = _decodable(source, blocks, 1 if form.is_jsonl else 2)
     if form.is_jsonl:
@@ -167,6 +169,8 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
             start = first_block.lstrip()[:1]
             is_json = form.is_jsonl and not {*JSON_ENDINGS}.isdisjoint(source.suffixes)
             form = replace(form, is_jsonl=is_json or start in (b"{", b"["))
+            head = first_block.partition(b"\n")[0].decode()
+            form = replace(form, delimiter="," if form.is_jsonl else delimiter_of(head))
         opened = open_source(source, form)
         form = form.in_source(opened.names)
         texts = _arrival_texts(opened, form)
@@ -223,7 +227,10 @@ def _columns(
 
     try:
         if not form.is_jsonl:
-            names = [name.strip() for name in next(csv.reader([head.decode()]), [])]
+            names = [
+                name.strip()
+                for name in next(csv.reader([head.decode()], delimiter=form.delimiter), [])
+            ]
             return names, chain([body] if body else [], blocks)
         rows = [_json_row(line, form) for line in lines_of(first if form.is_log else head)]
         names_by_row = [row for row in rows if isinstance(row, dict)]
@@ -299,7 +306,7 @@ def _inner_names(
     if not form.is_log or form.parents.isdisjoint(header):
         return [], blocks
     first = next(blocks, b"")
-    rows = [split_line(header, line) for line in lines_of(first)]
+    rows = [split_line(header, line, form.delimiter) for line in lines_of(first)]
     objects = [with_objects(row, form.parents) for row in rows if isinstance(row, dict)]
     names = dict.fromkeys(chain.from_iterable(objects))
     return [name for name in names if name not in header], chain([first], blocks)
@@ -308,7 +315,7 @@ def _inner_names(
 def _csv_blocks(
     form: TraceFormat, names: list[str], blocks: Iterator[bytes]
 ) -> Iterator[tuple[Block, Raw]]:
-    split: Split = partial(split_line, names)
+    split: Split = partial(split_line, names, delimiter=form.delimiter)
     if form.parts:
         split = with_blocks(split, form.parts, form.block_tokens or 1)
     has_objects = not form.parents.isdisjoint(names)
@@ -322,7 +329,7 @@ def _csv_blocks(
     for text in blocks:
         block = None
         if not has_objects and not form.parts:
-            block = parse_at_once(text, names, taken, needed)
+            block = parse_at_once(text, names, taken, needed, form.delimiter)
         if block is None:
             rows = [split(line) if line.strip() else BLANK for line in lines_of(text)]
             block = _block_of(rows, form, [*names, HASH_IDS] if form.parts else names)

@@ -46,7 +46,7 @@ def flat_sessions(source: Path, block_tokens: int) -> Iterator[bytes]:
             yield line + b"\n"  # rejected with its reason when it is read
             continue
         n_sessions += 1
-        named = ({**row, "session": session.get("id")} for row in rows)
+        named = ({**row, "session": session.get("id", session.get("trace_id"))} for row in rows)
         yield b"".join(json.dumps(row).encode() + b"\n" for row in named)
 
 

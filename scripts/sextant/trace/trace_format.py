@@ -96,6 +96,7 @@ class TraceFormat:
     """A word of the status, in small letters -> ok, failed or None: it says neither."""
     time_unit: str = "s"  #: Unit of the arrival column, a name in `TIME_UNITS`.
     is_jsonl: bool = False
+    delimiter: str = ","  #: What stands between the cells of CSV.
     is_log: bool = False
     """Whether it is a log: a line of JSON may lack columns, and times may count from 1970."""
     ignores_unknown: bool = False  #: Whether other columns are left out, in place of being refused.

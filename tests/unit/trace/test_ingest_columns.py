@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ingest_input import MOONCAKE, ingest
+from test_ingest_input import AZURE, MOONCAKE, ingest
 from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
@@ -89,8 +89,10 @@ def test_a_log_is_csv_or_json_whatever_its_ending_and_needs_no_unit_for_date_tim
         assert trace["status"].tolist() == ["ok", "failed"]
     trace, _, _ = ingest(tmp_path, _lines(_records()), MAPPED, "gateway.log", columns=OPENAI)
     assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5]
+    trace, _, _ = ingest(tmp_path, table.replace(",", ";"), "litellm", "t.csv")
+    assert trace["arrival_s"].tolist() == [0, 1]
     with pytest.raises(InputError, match=r"Fix: put commas between .* in place of ';'"):
-        ingest(tmp_path, table.replace(",", ";"), "litellm", "t.csv")
+        ingest(tmp_path, f"{AZURE};x".replace(",", ";") + "\n", "azure", "t.csv")
 
 
 def test_an_object_that_is_null_in_some_lines_is_not_left_out(tmp_path):

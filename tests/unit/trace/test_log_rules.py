@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from sextant.api.trace_lines import ingest_lines
 from sextant.base.errors import InputError
 from sextant.cli.app import app
+from sextant.trace import documents
 from sextant.trace.date_forms import is_day_first, moment_of
 from sextant.trace.formula import Condition, Formula, Term, is_error_name
 
@@ -302,3 +303,36 @@ def test_a_log_without_columns_is_shown_its_header_and_the_likely_mapping(
     arguments = ["ingest", str(tmp_path / name), "--out", str(tmp_path / "t.parquet")]
     message = str(CliRunner().invoke(app, arguments).exception)
     assert all(word in message for word in says), message
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";", "|", ","])
+@pytest.mark.parametrize("block_bytes", [20, 4 << 20])
+def test_tables_with_other_delimiters_and_cells_over_several_lines(
+    tmp_path, monkeypatch, delimiter, block_bytes
+):
+    monkeypatch.setattr(documents, "BLOCK_BYTES", block_bytes)
+    prompt = '"a ""long"" prompt,\nof ; three\t|\n\nlines"'
+    rows = [["ts", "in", "prompt", "out", "status"], ["0", "5", prompt, "2", "ok"]]
+    rows += [["1", "6", '"one line"', "3", "ok"], ["2", "7", "plain", "4", "error"]]
+    text = "".join(delimiter.join(row) + "\n" for row in rows)
+    trace, rejected, _ = _read(tmp_path, text)
+    assert rejected.empty and trace["input_tokens"].tolist() == [5, 6, 7]
+    assert trace["output_tokens"].tolist() == [2, 3, 4]
+    # A quote that is never closed spoils its own row.
+    broken = text.replace('"one line"', '"one line')
+    trace, rejected, _ = _read(tmp_path, broken)
+    assert trace["input_tokens"].tolist() == [5, 7] and len(rejected) == 1
+
+
+def test_columns_of_a_status_that_are_true_where_a_request_failed(tmp_path):
+    for name, values in (
+        ("cancelled", ["false", "true", ""]),
+        ("a.error.code", ["", "quota", ""]),
+    ):
+        rows = [f"{number},5,2,{value}" for number, value in enumerate(values)]
+        text = _table(*rows, head=f"ts,in,out,{name}")
+        trace, rejected, _ = _read(tmp_path, text, f",status={name}")
+        assert rejected.empty and trace["status"].tolist() == ["ok", "failed", "ok"]
+    text = _table("0,5,2,,stop", "1,5,2,TRUE,", head="ts,in,out,was_cancelled,why")
+    trace, _, _ = _read(tmp_path, text, ",status=was_cancelled|why")
+    assert trace["status"].tolist() == ["ok", "failed"]
