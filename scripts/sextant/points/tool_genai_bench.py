@@ -39,7 +39,6 @@ def read_genai_bench(result: ResultFile) -> Iterator[ToolRun]:
         input_tokens=stats["num_input_tokens"]["mean"],
         output_tokens=stats["num_output_tokens"]["mean"],
         throughput_tok_s=metrics["mean_output_throughput_tokens_per_s"],
-        # `model` may be a nickname; the server answers to `api_model_name`.
         llm=_name(experiment),
         tool_version=experiment.get("benchmark_version"),
         engine=engine.lower() if isinstance(engine, str) else None,
@@ -56,8 +55,11 @@ def _load(metrics: Any) -> RunLoad:
 
 
 def _name(experiment: Any) -> Any:
-    names = [experiment.get(name) for name in ("server_model_tokenizer", "model", "api_model_name")]
-    # The tokenizer is named as on Hugging Face, unless it is a folder.
-    return next(
-        (name for name in names if isinstance(name, str) and not name.startswith("/")), None
-    )
+    """Return the LLM's name: the tokenizer's, or the one that the server answers to.
+
+    One as on Hugging Face (`owner/name`) comes first; `model` may be a nickname.
+    """
+    keys = ("server_model_tokenizer", "api_model_name", "model")
+    names = [experiment[key] for key in keys if isinstance(experiment.get(key), str)]
+    names = [name for name in names if not name.startswith(("/", "."))]  # a folder
+    return next((name for name in names if "/" in name), names[0] if names else None)

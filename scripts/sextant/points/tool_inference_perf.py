@@ -61,7 +61,7 @@ def _load(content: Content) -> RunLoad:
         return RunLoad(users=summary["concurrency"], answered_rps=answered)
     if summary.get("requested_rate"):
         return RunLoad(asked_rps=summary["requested_rate"], answered_rps=answered)
-    return RunLoad(answered_rps=answered, no_level="it sums up all stages")
+    return RunLoad(answered_rps=answered, no_level="it has no requested rate (of one stage)")
 
 
 def _mean(successes: Content, *names: str) -> Any:

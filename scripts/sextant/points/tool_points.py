@@ -82,8 +82,8 @@ def _checked_values(run: ToolRun, result: ResultFile) -> Point:
         "users": users,
         # Of users the rate is a result.
         "request_rate_rps": load.asked_rps if users is None else load.answered_rps,
-        "input_tokens": run.input_tokens,
-        "output_tokens": run.output_tokens,
+        "input_tokens": run.input_tokens or None,  # a length of 0 is none
+        "output_tokens": run.output_tokens or None,
         "throughput_tok_s": run.throughput_tok_s,
         "n_ok": run.n_ok,
         "n_failed": run.n_failed,

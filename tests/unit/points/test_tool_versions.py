@@ -100,6 +100,16 @@ def test_aiperf_before_0_9_has_the_load_in_loadgen(tmp_path):
     assert point("aiperf", tmp_path, older)["users"] == 1  # its default
 
 
+def test_aiperf_0_3_and_0_6(tmp_path):
+    users = point("aiperf", tmp_path, FILES / "aiperf-0.6.0-users.json")
+    assert (users["users"], users["n_ok"], users["n_failed"]) == (8, 60, 0)
+    assert users["run_id"] == "aiperf 0.6.0: aiperf-0.6.0-users.json"
+    assert "input_tokens" not in users  # its tokenizer had counted 0
+    rate = point("aiperf", tmp_path, FILES / "aiperf-0.3.0-rate.json")
+    assert rate["request_rate_rps"] == 20 and "users" not in rate
+    assert rate["run_id"].startswith("aiperf of unknown version")
+
+
 def test_a_load_of_aiperf_that_changes_has_no_level(tmp_path):
     steady = content("aiperf-0.13.0-users.json")
     ramp = deepcopy(steady)
@@ -326,6 +336,15 @@ EXPERIMENT = {
 }  # fmt: skip
 
 
+def test_genai_bench_0_0_5(tmp_path):
+    name = "D64_20_text-to-text_num_concurrency_4_time_3s.json"
+    row = point("genai-bench", tmp_path, FILES / "genai-bench-0.0.5" / name)
+    # The tokenizer is a folder: the server's name of the LLM counts.
+    assert (row["llm_id"], row["users"], row["n_ok"]) == (LLM.replace("/", "__"), 4, 44)
+    assert row["median_ttft_ms"] == pytest.approx(92.62736)
+    assert row["doubt"] == "idle users (about 3.12 of 4 in flight)"
+
+
 def test_genai_bench_with_what_stands_beside_it(tmp_path):
     (tmp_path / "experiment_metadata.json").write_text(json.dumps(EXPERIMENT))
     row = point("genai-bench", tmp_path, genai_bench())
@@ -376,7 +395,7 @@ def test_stages_of_inference_perf(tmp_path):
     assert row["llm_id"] == LLM.replace("/", "__") and "doubt" not in row
     users = point("inference-perf", tmp_path, stage(requested_rate=5.0, concurrency=20))
     assert users["users"] == 20
-    with pytest.raises(InputError, match="a rate: it sums up all stages"):
+    with pytest.raises(InputError, match="a rate: it has no requested rate"):
         imported("inference-perf", tmp_path, stage())
     # Until #564 most tokens counted twice: TPOT was half of what E2E says.
     halved = stage(requested_rate=5.0)
