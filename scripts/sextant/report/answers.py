@@ -6,11 +6,12 @@ from pathlib import Path
 
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
+from sextant.decide.decision import FAIR
 from sextant.decide.headroom import NextBest
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
-from sextant.pages.words import number, percent, plural
+from sextant.pages.words import chance, number, percent, plural
 from sextant.predict.predictor import MEASURED
 from sextant.report.stored import (
     StoredRecommendation,
@@ -60,6 +61,14 @@ def priced_cell(option: Option) -> str:
     """Write replicas, profile and USD per hour, e.g. `2 × 1xA100 8.2`."""
     cell = deployment_cell(option)
     return cell if option.gpu_profile_id is None else f"{cell} {number(option.usd_per_hour)}"
+
+
+def unsure_words(option: Option) -> str:
+    """Write a probability below 0.5 to meet the SLO, e.g. `, unsure (0.29)`; else nothing."""
+    probability = option.probability_met
+    if probability is None or probability >= FAIR:
+        return ""
+    return f", unsure ({chance(probability)})"
 
 
 def miss_words(answer: StoredRecommendation) -> str:
@@ -141,7 +150,7 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
             continue
         cells: dict[str, str] = {}
         for answer in report.recommendations:
-            cell = priced_cell(answer.option)
+            cell = priced_cell(answer.option) + unsure_words(answer.option)
             if miss := answer.nearest_miss:
                 cell += f", {METRICS[miss.limit]} {number(miss.ratio)}× its limit"
             # The first recommendation for an LLM is the best judged predictor's.

@@ -9,12 +9,13 @@ import pytest
 
 from chromium import browser, needs_chromium
 from html_page import Page, figure_texts
+from sextant.answer.option import Option
 from sextant.facts import slo
 from sextant.pages.blocks import as_text
 from sextant.points.frame import FLOOR_MS
 from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.report.answers import REFERENCE_PREDICTORS, store_summary
+from sextant.report.answers import REFERENCE_PREDICTORS, store_summary, unsure_words
 from sextant.report.stored import prediction_pairs, read_tables
 from sextant.report.trust import prediction_figure
 from sextant.report.write import write_report
@@ -544,3 +545,10 @@ def test_predictions_have_a_panel_per_llm_with_its_error():
     # Mean of 50 % and 100 %: a prediction of 0, which has no place on the axes, still counts.
     assert {"one: 75 %", "two: 0 %"} <= set(drawn)
     assert not [text for text in drawn if "e-" in text], "the axes reach down to the floor"
+
+
+def test_an_option_that_is_less_likely_than_not_is_marked_as_unsure():
+    option = Option("1xA100-40GB", 2, 8, 8.2, 0.295)
+    assert unsure_words(option) == ", unsure (0.29)"
+    assert not unsure_words(option._replace(probability_met=0.5))
+    assert not unsure_words(option._replace(probability_met=None))
