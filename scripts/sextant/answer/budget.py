@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,11 +106,20 @@ class BudgetAnswer(Answer):
         }
 
 
+class VariableLoad(NamedTuple):
+    """A load that may be multiplied, on one GPU profile."""
+
+    loads_at: Callable[[float], np.ndarray]
+    """Returns the load in replicas by draw for a factor on it, the likeliest law first."""
+    guess: float
+    """The factor that one replica may bear: where the search starts."""
+
+
 def spend_budget(
     budget: Budget,
     case: Case,
     rate_rps: float,
-    loads_at: Mapping[str, Callable[[float], np.ndarray]],
+    loads: Mapping[str, VariableLoad],
     excluded: Mapping[str, str],
 ) -> list[BudgetOutcome]:
     """Return what a budget serves on each GPU profile: the largest load, then the cheapest, first.
@@ -119,14 +128,13 @@ def spend_budget(
         budget: the budget.
         case: the LLM, and the candidates with their prices.
         rate_rps: mean rate of a load of factor 1.
-        loads_at: by GPU profile, returns the load in replicas by draw for a factor on it, the
-            likeliest law first.
+        loads: by GPU profile.
         excluded: why the other GPU profiles serve nothing.
 
     Raises:
         InputError: the budget buys no replica of any.
     """
-    prices = {name: case.gpu_profiles[name].usd_per_hour for name in loads_at}
+    prices = {name: case.gpu_profiles[name].usd_per_hour for name in loads}
     counts = {name: budget.replicas(usd) for name, usd in prices.items()}
     if prices and not any(counts.values()):
         least = math.ceil(min(prices.values()) * HOURS_PER_MONTH)
@@ -147,7 +155,7 @@ def spend_budget(
                 BudgetOutcome(name, "too_dear", is_measured, usd_per_hour=usd, reason=reason)
             )
             continue
-        outcomes.append(_served(budget, name, replicas, loads_at[name], is_measured))
+        outcomes.append(_served(budget, name, replicas, loads[name], is_measured))
     outcomes = [_priced(outcome, prices, rate_rps) for outcome in outcomes]
     return sorted(outcomes, key=_by_load)
 
@@ -156,14 +164,15 @@ def _served(
     budget: Budget,
     profile_id: str,
     replicas: int,
-    loads_at: Callable[[float], np.ndarray],
+    load: VariableLoad,
     is_gpu_measured: bool,
 ) -> BudgetOutcome:
     def draws_at(factor: float) -> np.ndarray:
-        loads = loads_at(factor)
+        loads = load.loads_at(factor)
         return loads[1:] if len(loads) > 1 else loads
 
-    borne = largest_factor(draws_at, replicas, budget.probability)
+    start = replicas * load.guess
+    borne = largest_factor(draws_at, replicas, budget.probability, start)
     if not borne.factor:
         reason = f"no load is within the limits with probability {budget.probability:.10g}"
         return BudgetOutcome(profile_id, "too_slow", is_gpu_measured, replicas, reason=reason)

@@ -56,6 +56,13 @@ class TraceTraffic(NamedTuple):
         """Return the trace with `factor` times as many requests (`multiplied_demand`)."""
         return self._replace(demand=multiplied_demand(self.demand, factor, self.window_s))
 
+    def peak(self) -> "TraceTraffic":
+        """Return the busiest windows alone where there are many requests: what fails there fails.
+
+        However many times as many requests arrive, these windows stay the busiest.
+        """
+        return self._replace(demand=self.demand.peak(self.window_s))
+
     def busiest_part(self) -> "TraceTraffic":
         """Return the traffic, of a long trace its busiest windows alone (see `RequestStream`)."""
         return self._replace(demand=self.demand.busiest_part(self.window_s))

@@ -1,11 +1,11 @@
 """How many replicas of which GPU profile meet an SLO under given traffic, by simulation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sextant.answer.budget import Budget, BudgetAnswer, BudgetOutcome, spend_budget
+from sextant.answer.budget import Budget, BudgetAnswer, BudgetOutcome, VariableLoad, spend_budget
 from sextant.answer.certainty import (
     Cause,
     find_cause,
@@ -18,7 +18,7 @@ from sextant.answer.pools import PoolsOption, pools_note, size_pools
 from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare_with_api
 from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
-from sextant.ask.traffic import demand_notes
+from sextant.ask.traffic import TraceTraffic, demand_notes
 from sextant.ask.variation import Variant
 from sextant.capacity.answer import (
     CapacityAnswer,
@@ -264,8 +264,14 @@ class _Sized:
         capacity_question = self.capacity_question
         traffic = capacity_question.sizing_traffic
         target = capacity_question.target
+        requests = traffic.drawn(0)
+        busiest_rps = requests.rate_rps
+        if target.window_s is not None:
+            busiest_rps = requests.busiest(target.window_s)[1] / target.window_s
+        if isinstance(traffic, TraceTraffic):
+            traffic = traffic.peak()
 
-        def loads_of(sizing: Sizing) -> Callable[[float], np.ndarray]:
+        def load_of(sizing: Sizing) -> VariableLoad:
             server = sizing.server
             borne = borne_of(server, traffic, target, self.surface)
 
@@ -273,7 +279,9 @@ class _Sized:
                 days = Days(traffic.scaled(factor), target.window_s)
                 return replica_loads(server, days, target, capacity_question.risk, borne)
 
-            return loads_at
+            draws_rps = borne.at(requests.rate_rps)
+            decisive_rps = float(np.quantile(draws_rps, capacity_question.risk))
+            return VariableLoad(loads_at, max(decisive_rps, 1e-3) / busiest_rps)
 
         never = {"too_slow": "a request alone breaks a limit", "refused": "requests are refused"}
         excluded = {
@@ -281,11 +289,11 @@ class _Sized:
             for name, sizing in self.sizings.items()
             if sizing.status in never
         }
-        loads_at = {
-            name: loads_of(sizing) for name, sizing in self.sizings.items() if name not in excluded
+        loads = {
+            name: load_of(sizing) for name, sizing in self.sizings.items() if name not in excluded
         }
         reasons = {**self.laws.excluded, **excluded}
-        return spend_budget(budget, self.laws.case, traffic.drawn(0).rate_rps, loads_at, reasons)
+        return spend_budget(budget, self.laws.case, requests.rate_rps, loads, reasons)
 
     def warnings(self) -> list[str]:
         """Return what to know of the traffic, and of what was not simulated."""

@@ -13,6 +13,9 @@ _ENOUGH = 0.008
 """Part of the load between the largest that was borne and the least that was not, at the end."""
 _CLOSE = 0.003
 """Part of the load that a try stays away from those two."""
+_LESS_EACH = 4.0
+_FAR_LESS = 30.0
+"""Times less than the first load, below which none is tried."""
 _LESS = 0.98
 """Times the load of a try that was borne, where a rounded load is not."""
 
@@ -25,7 +28,10 @@ class BorneLoad(NamedTuple):
 
 
 def largest_factor(
-    loads_at: Callable[[float], np.ndarray], replicas: int, probability: float
+    loads_at: Callable[[float], np.ndarray],
+    replicas: int,
+    probability: float,
+    start: float = 1.0,
 ) -> BorneLoad:
     """Return the largest factor on a load that replicas bear with a probability.
 
@@ -38,8 +44,9 @@ def largest_factor(
             infinite where no number is enough.
         replicas: how many there are.
         probability: that they bear it.
+        start: the first factor that is tried.
     """
-    factor = 1.0
+    factor = start
     borne = 0.0
     missed = math.inf
     growth = 1 + _CLOSE
@@ -47,10 +54,13 @@ def largest_factor(
         load = reached_by(loads_at(factor), probability)
         if load <= replicas:
             borne = max(borne, factor)
-        elif not borne and not math.isfinite(load):  # in too many draws nothing is served
-            break
         else:
             missed = min(missed, factor)
+        if not borne and not math.isfinite(load):  # nothing is served in too many draws
+            if factor < start / _FAR_LESS:
+                break
+            factor /= _LESS_EACH
+            continue
         if missed <= borne * (1 + _ENOUGH):
             break
 

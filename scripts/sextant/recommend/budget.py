@@ -1,10 +1,8 @@
 """The largest request rate that a budget serves within the limits."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-from sextant.answer.budget import Budget, BudgetAnswer, spend_budget
+from sextant.answer.budget import Budget, BudgetAnswer, VariableLoad, spend_budget
 from sextant.answer.rate_sizer import RateSizer
 from sextant.ask.case import read_case
 from sextant.ask.caveats import outside_warning
@@ -31,13 +29,14 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
     sizer = RateSizer.of(case, fit_medians(case), risk)
     slo = question.slo
 
-    def loads_of(profile_id: str) -> Callable[[float], np.ndarray]:
-        return lambda factor: sizer.loads(slo.scaled(load=factor), [profile_id])[
-            profile_id
-        ].to_numpy()
+    def load_of(profile_id: str) -> VariableLoad:
+        def loads_at(factor: float) -> np.ndarray:
+            return sizer.loads(slo.scaled(load=factor), [profile_id])[profile_id].to_numpy()
 
-    loads_at = {name: loads_of(name) for name in sizer.servers}
-    outcomes = spend_budget(budget, case, slo.load, loads_at, {**excluded, **sizer.unknown})
+        return VariableLoad(loads_at, guess=1.0)
+
+    loads = {name: load_of(name) for name in sizer.servers}
+    outcomes = spend_budget(budget, case, slo.load, loads, {**excluded, **sizer.unknown})
     return BudgetAnswer(
         llm_id=case.llm_id,
         basis=question.predictor,
