@@ -41,10 +41,10 @@ _ALIASES = (
     ),
     (
         *("shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size"),
-        "moe_shared_expert_intermediate_size",
+        *("moe_shared_expert_intermediate_size", "shared_experts_intermediate_size"),
     ),
     ("first_k_dense_replace", "num_dense_layers", "n_dense_layers"),
-    ("moe_latent_size", "routed_expert_hidden_size"),
+    ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size"),
     ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
     ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
     ("ssm_state_size", "mamba_d_state"),
@@ -124,6 +124,13 @@ class Config:
         part = Config(self.get(field) if values is None else values, self.file, name)
         part.assumed = self.assumed
         return part
+
+    def with_values(self, values: Mapping[str, Any]) -> "Config":
+        """Return the config with values in place of its own, e.g. those of one layer."""
+        other = Config({**self.values, **values}, self.file, self._section)
+        other.assumed = self.assumed
+        other._read = self._read
+        return other
 
     def error(self, problem: str, field: str, fix: str) -> InputError:
         """Return the error to raise about a field of this config."""

@@ -97,6 +97,7 @@ def _with_experts(config: Config, family: Family, layers: list[Layer]) -> list[L
 
 
 def _mixers_of(config: Config, family: Family, s: Sizes, i: int, layer: Layer) -> list[Mixer]:
+    config = config.with_values(layer.own_fields) if layer.own_fields else config
     mixers = [mixer_of(config, family, s, layer, kind) for kind in layer.mixers]
     if config.optional("index_n_heads") is None:
         return mixers
@@ -105,7 +106,9 @@ def _mixers_of(config: Config, family: Family, s: Sizes, i: int, layer: Layer) -
     )
     has_indexer = kinds[i] == "full"
     return [
-        with_indexer(config, s, mixer) if mixer.latent and has_indexer else mixer
+        with_indexer(config, s, mixer)
+        if mixer.latent and has_indexer and not mixer.window_tokens
+        else mixer
         for mixer in mixers
     ]
 

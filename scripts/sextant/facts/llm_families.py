@@ -109,6 +109,8 @@ def families() -> dict[str, Family]:
     by_type: dict[str, Family] = {}
     table = read_yaml(Path(__file__).with_name("families.yaml"))
     by_type |= dict.fromkeys(table.pop("usual"), Family())
+    encoder = Family(refused="an encoder, which generates no text")
+    by_type |= dict.fromkeys(table.pop("encoders"), encoder)
     for name, row in table.items():
         model = by_type[row.pop("same_as")] if "same_as" in row else Family()
         by_type[name] = model.with_row(row)
@@ -125,11 +127,12 @@ def family_of(config: Config) -> Family:
     if family := next((table[name] for name in names if name in table), None):
         return family
     architectures = config.optional("architectures")
-    for architecture in architectures if isinstance(architectures, list) else []:
-        short = re.sub(r"For(CausalLM|ConditionalGeneration)$", "", str(architecture)).lower()
-        for name in table:
-            if short == re.sub(r"[_-]", "", name) and not names:
-                return table[name]
+    if not names and isinstance(architectures, list):
+        by_class = {re.sub(r"[_-]", "", row): family for row, family in table.items()}
+        for architecture in map(str, architectures):
+            short = re.sub(r"For(CausalLM|ConditionalGeneration)$", "", architecture).lower()
+            if short in by_class:
+                return by_class[short]
     return unknown_family(config, name or next(iter(outer), ""))
 
 

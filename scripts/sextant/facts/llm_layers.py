@@ -23,6 +23,7 @@ class Layer(NamedTuple):
     ffn: int = 0
     shares_kv: bool = False  # whether K and V are those of an earlier layer
     has_index: bool = False  # whether one more key per token chooses what attention looks at
+    own_fields: Mapping[str, Any] = {}  # fields of the config that differ in this layer
 
     def with_sizes(self, sizes: Mapping[str, int]) -> "Layer":
         """Return the layer with sizes of its own."""
@@ -41,6 +42,7 @@ _KINDS: dict[Any, tuple[str, ...]] = {
     "deepseek_sparse_attention": ("full",),
     "indexed_attention": ("full",),
     "minimax_m3_sparse": ("full",),
+    "reference_sliding_attention": ("sliding",),
     "local": ("sliding",),
     "linear_attention": ("linear",),
     "linear": ("linear",),
@@ -101,7 +103,9 @@ def _layers_of_a_search(config: Config) -> list[Layer]:
             part.require(replace_with_linear=False)
         kv_heads = 0
         if has_attention := not attention.flag("no_op", default=False):
-            kv_heads = heads // attention.integer("n_heads_in_group")
+            stated = attention.optional("num_key_value_heads")
+            in_group = None if stated is not None else attention.integer("n_heads_in_group")
+            kv_heads = heads // in_group if in_group else attention.integer("num_key_value_heads")
             if not kv_heads:
                 fix = "give heads in a group that divide the heads"
                 raise config.error("a layer without KV heads", "block_configs", fix)

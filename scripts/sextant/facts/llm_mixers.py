@@ -53,10 +53,9 @@ def read_biases(config: Config, family: Family) -> Biases:
 def mixer_of(config: Config, family: Family, s: Sizes, layer: Layer, kind: str) -> Mixer:
     """Return a mixer of a layer; InputError: its sizes are not among the fields."""
     if kind in ("full", "sliding", "cross"):
-        is_latent = kind == "full" and config.optional("kv_lora_rank") is not None
-        return (
-            _latent(config, family, s) if is_latent else _attention(config, family, s, layer, kind)
-        )
+        if kind != "cross" and config.optional("kv_lora_rank") is not None:
+            return _latent(config, family, s, layer, kind)
+        return _attention(config, family, s, layer, kind)
     if kind == "linear":
         kind = _kind_of_linear(config, family)
     if kind == "mamba" and family.layers.state in STATES:
@@ -157,29 +156,31 @@ def _index(config: Config, s: Sizes) -> tuple[dict[str, int], int]:
     return {"index": s.hidden * (heads + 1) * key}, key
 
 
-def _latent(config: Config, family: Family, s: Sizes) -> Mixer:
+def _latent(config: Config, family: Family, s: Sizes, layer: Layer, kind: str) -> Mixer:
     """Multi-head latent attention (DeepSeek V2): a token keeps one vector for all heads."""
     latent, plain, v = config.integers("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
     rotary = config.integer("qk_rope_head_dim", least=0)
     config.ignore("head_dim", "qk_head_dim", "num_key_value_heads", "layer_types")
     # V2-Lite has no latent vector of the queries: its config says null.
     q_latent = config.integer("q_lora_rank", default=0, least=0)
-    query = s.heads * (plain + rotary)
+    heads = layer.heads or s.heads
+    query = heads * (plain + rotary)
     matrices = {"q_a": s.hidden * q_latent, "q_b": q_latent * query}
     if not q_latent:
         matrices = {"q": s.hidden * query}
     matrices |= {
         "kv_a": s.hidden * (latent + rotary),
-        "kv_b": latent * s.heads * (plain + v),
-        "o": s.heads * v * s.hidden,
+        "kv_b": latent * heads * (plain + v),
+        "o": heads * v * s.hidden,
     }
-    gate = {"value": s.heads * v, "head": s.heads, "": 0}[_gate(config, family)]
+    gate = {"value": heads * v, "head": heads, "": 0}[_gate(config, family)]
     if gate:
         matrices["g"] = s.hidden * gate
     return Mixer(
         matrices,
         vectors=latent + q_latent,
         kv_values=float(latent + rotary),
+        window_tokens=_window(config, family) if kind == "sliding" else 0,
         latent=latent + rotary,
         is_attention=True,
     )
@@ -192,7 +193,7 @@ def with_indexer(config: Config, s: Sizes, mixer: Mixer) -> Mixer:
     bits, whatever the KV cache has. Here all are counted in numbers of 16 bits.
     """
     heads, dim = config.integers("index_n_heads", "index_head_dim")
-    q_latent = config.integer("q_lora_rank")
+    q_latent = config.integer("q_lora_rank", s.hidden)  # of the hidden state where there is none
     matrices = q_latent * heads * dim + s.hidden * (dim + heads)
     return mixer._replace(
         matrices={**mixer.matrices, "indexer": matrices},

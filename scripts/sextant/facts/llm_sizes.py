@@ -184,5 +184,5 @@ def _with_exceptions(config: Config, layers: list[Layer]) -> list[Layer]:
             if section.optional(name) is not None
         }
         if i < len(layers):
-            layers[i] = layers[i].with_sizes(sizes)
+            layers[i] = layers[i].with_sizes(sizes)._replace(own_fields=section.values)
     return layers

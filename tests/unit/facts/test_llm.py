@@ -407,6 +407,7 @@ MIXTRAL, QWEN, V3 = published.MIXTRAL_8X7B, TEXT_OF["Qwen3-8B"], published.DEEPS
 SCOUT, DELTA, GEMMA4 = published.LLAMA4_SCOUT, published.QWEN3_5_27B, published.GEMMA4_26B
 BAD = {
     "states alone": (LLAMA_70B | {"model_type": "mamba"}, "'model_type'.*Mamba has no attention"),
+    "an encoder": (LLAMA | {"model_type": "bert"}, "'model_type'.*an encoder.*generates no text"),
     "an encoder-decoder": (
         LLAMA_70B | {"model_type": "bart", "is_encoder_decoder": True},
         "only t5",
