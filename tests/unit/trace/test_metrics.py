@@ -15,6 +15,7 @@ from sextant.trace.metric_samples import MetricText, parse_readings
 from sextant.trace.metrics_trace import draw_trace, ingest_metrics
 from sextant.trace.model_metrics import metrics_by_model
 from sextant.trace.observed import read_observed
+from support import ROOT
 
 
 def served(engine: str, n: int, llm: str | None = "Qwen/Qwen3-8B", **extra: str) -> Server:
@@ -270,3 +271,33 @@ def test_drawn_values_have_the_mean_that_the_sum_says(place: float) -> None:
     assert values.mean() == pytest.approx(10 + 10 * place, abs=0.1)
     assert values.min() >= 10
     assert values.max() <= 20
+
+
+def test_metrics_that_vllm_0_32_wrote_are_its_requests() -> None:
+    """24 requests of 20 + 7 n input and 4 + n output tokens (`test_vllm_metrics.py`)."""
+    paths = [ROOT / "tests/unit/trace/metrics" / f"vllm-0.32-{n}.txt" for n in (1, 2)]
+    texts = [MetricText(str(path), path.read_text()) for path in paths]
+    (model,) = metrics_by_model(parse_readings(texts, interval_s=60))
+    assert (model.engine, model.llm, model.n_engines) == ("vllm", "sextant", 1)
+    assert model.n_answered.tolist() == [24]
+    assert model.n_failed.tolist() == [0]
+    assert model.cached_share is None  # its prefix cache was off
+    whole = slice(None)
+    assert model.histograms["input_tokens"].within(whole).mean == 20 + 7 * 23 / 2
+    assert model.histograms["output_tokens"].within(whole).mean == 4 + 23 / 2
+    assert model.histograms["itl_s"].within(whole).n == 24 * (3 + 23 / 2)
+    trace = draw_trace(parse_readings(texts, interval_s=60), seed=0).table.to_pandas()
+    assert trace["input_tokens"].mean() == pytest.approx(20 + 7 * 23 / 2, rel=0.05)
+
+
+def test_what_vllm_turned_away_failed() -> None:
+    before = served("vllm", 5)
+    name = (
+        'vllm:admission_rejections_total{model_name="Qwen/Qwen3-8B",reason="max_num_queued_reqs"}'
+    )
+    texts = [
+        MetricText("1", f"{before.text()}{name} 2.0\n"),
+        MetricText("2", f"{grown(before, 10).text()}{name} 9.0\n"),
+    ]
+    (model,) = metrics_by_model(parse_readings(texts, 60))
+    assert model.n_failed.tolist() == [7]
