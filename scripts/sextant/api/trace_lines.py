@@ -70,8 +70,8 @@ def _selection_lines(report: dict[str, Any]) -> list[str]:
     for name, facts in report["tokens_left_out"].items():
         lines.append(
             f"{name} is left out, and larger than the input in {facts['n_larger']:,} requests: it "
-            f"is no part of it. To add its {facts['mean_tokens']:,.0f} tokens on average: "
-            f"input_tokens={facts['formula']}"
+            f"is no part of it. To add its {facts['mean_tokens']:,.0f} tokens on average give "
+            f"--columns with input_tokens={facts['formula']}"
         )
     if (unit := report["read_time_unit"]) in DATE_UNITS[1:]:
         first, other = ("month", "dmy") if unit == "mdy" else ("day", "mdy")

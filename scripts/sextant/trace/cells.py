@@ -205,7 +205,9 @@ def _larger(
 
     They are no part of the input then: the source has exclusive buckets.
     """
-    taken = {name for formula in form.formulas for name in formula.matching(columns)}
+    taken = {name for formula in form.columns.values() for name in formula.matching(columns)}
+    (terms, *_) = form.columns["input_tokens"].among(columns).alternatives or ((),)
+    formula = "+".join(term.name for term in terms)
     larger = {}
     for name in columns:
         if name in taken or not is_cache_name(name):
@@ -214,7 +216,8 @@ def _larger(
         tokens = numbers.fill_null(0).to_numpy()
         n_larger = int((tokens > inputs.fill_null(0).to_numpy()).sum())
         if n_larger:
-            larger[name] = LargerTokens(n_larger, float(tokens.sum()), len(tokens))
+            total = float(tokens.sum())
+            larger[name] = LargerTokens(n_larger, total, len(tokens), f"{formula}+{name}")
     return larger
 
 

@@ -47,10 +47,19 @@ def delimiter_of(header: str) -> str:
 
 
 def one_line_rows(blocks: Iterator[bytes], delimiter: str) -> Iterator[bytes]:
-    """Yield blocks in which each row is one line: blanks stand for line breaks in quoted cells."""
+    """Yield blocks in which each row is one line: blanks stand for line breaks in quoted cells.
+
+    A header that repeats, where files were put one after another, becomes a blank line.
+    """
+    header = b""
     is_open = _patterns(delimiter).open_line.fullmatch
     held: list[str] = []  # lines of a row that is not at its end
     for block in blocks:
+        if not header:
+            header = block.partition(b"\n")[0] + b"\n"
+        elif block.startswith(header):
+            block = b"\n" + block.removeprefix(header)
+        block = block.replace(b"\n" + header, b"\n\n")
         if not held and (b'"' not in block or _is_plainly_quoted(block, delimiter)):
             yield block
             continue

@@ -147,7 +147,8 @@ class Output:
             self._set_aside(rows.rejected)
         self._n_left_out.update(rows.left_out)
         for name, larger in rows.larger.items():
-            self._larger[name] = self._larger.get(name, LargerTokens(0, 0.0, 0)).plus(larger)
+            so_far = self._larger.get(name)
+            self._larger[name] = larger if so_far is None else so_far.plus(larger)
         self.has_no_times |= not rows.has_times
         self._accepted.n_placed += rows.n_placed
         self._accepted.n_further_answers += rows.n_further
@@ -197,12 +198,11 @@ class Output:
 
     def tokens_left_out(self) -> dict[str, Any]:
         """Return columns of input tokens that are not taken though the input lacks them."""
-        taken = self._form.columns["input_tokens"].text
         return {
             name: {
                 "n_larger": larger.n_larger,
                 "mean_tokens": larger.total / larger.n,
-                "formula": f"{taken}+{name}",
+                "formula": larger.formula,
             }
             for name, larger in self._larger.items()
         }

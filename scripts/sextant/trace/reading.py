@@ -234,6 +234,8 @@ def _columns(
             return names, chain([body] if body else [], blocks)
         rows = [_json_row(line, form) for line in lines_of(first if form.is_log else head)]
         names_by_row = [row for row in rows if isinstance(row, dict)]
+        if form.is_log:
+            names_by_row = [with_objects(row, form.parents) for row in names_by_row]
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise _unreadable(source, f"Line: {line}: {error}") from None
@@ -402,7 +404,8 @@ def _first_names(source: Path, form: TraceFormat) -> list[str]:
     if first not in (b"{", b"["):
         return open_source(source, replace(form, is_jsonl=False)).names
     rows = documents.first_rows(source, LIKELY_REQUEST, _FIRST_ROWS)
-    return list(dict.fromkeys(name for row in rows for name in flat_object(row)))
+    flat = (flat_object(row) for row in rows)
+    return list(dict.fromkeys(name for row in flat for name in with_objects(row, row.keys())))
 
 
 def _flat(table: pa.Table) -> pa.Table:

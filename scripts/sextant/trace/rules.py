@@ -74,11 +74,15 @@ class LargerTokens(NamedTuple):
     n_larger: int
     total: float
     n: int
+    formula: str  #: of an input with these tokens
 
     def plus(self, other: "LargerTokens") -> "LargerTokens":
         """Return both together."""
         return LargerTokens(
-            self.n_larger + other.n_larger, self.total + other.total, self.n + other.n
+            self.n_larger + other.n_larger,
+            self.total + other.total,
+            self.n + other.n,
+            self.formula,
         )
 
 

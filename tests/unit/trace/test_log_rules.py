@@ -336,3 +336,33 @@ def test_columns_of_a_status_that_are_true_where_a_request_failed(tmp_path):
     text = _table("0,5,2,,stop", "1,5,2,TRUE,", head="ts,in,out,was_cancelled,why")
     trace, _, _ = _read(tmp_path, text, ",status=was_cancelled|why")
     assert trace["status"].tolist() == ["ok", "failed"]
+
+
+@pytest.mark.parametrize("block_bytes", [8, 16, 4 << 20])
+def test_a_header_that_repeats_is_no_row(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(documents, "BLOCK_BYTES", block_bytes)
+    text = _table("0,5,2,ok", "1,5,2,ok", "ts,in,out,status", "2,5,2,ok")
+    trace, rejected, report = _read(tmp_path, text)
+    assert rejected.empty and trace["arrival_s"].tolist() == [0, 1, 2]
+    assert trace["request_id"].tolist() == ["2", "3", "5"] and report["n_blank_lines"] == 1
+
+
+def test_a_text_that_holds_json_is_read_as_the_object(tmp_path):
+    inner = [json.dumps({"ts": i, "usage": {"in": 5, "out": 2}}) + "\n" for i in range(3)]
+    lines = "".join(json.dumps({"log": text, "stream": "stdout"}) + "\n" for text in inner)
+    columns = "arrival=log.ts,input_tokens=log.usage.in,output_tokens=log.usage.out"
+    trace, _, report = ingest(tmp_path, lines, "columns", "t.jsonl", columns=columns)
+    assert trace["arrival_s"].tolist() == [0, 1, 2] and report["ignored_columns"] == ["stream"]
+    (tmp_path / "own.jsonl").write_text(lines)
+    arguments = ["ingest", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "t.parquet")]
+    assert "arrival=log.ts" in str(CliRunner().invoke(app, arguments).exception)
+
+
+def test_cached_tokens_beside_a_formats_input_are_named(tmp_path):
+    usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 2}
+    usage |= {"gen_ai.usage.cache_read_input_tokens": 5000}
+    times = {"start_time": "2026-08-06T14:00:00Z", "end_time": "2026-08-06T14:00:01Z"}
+    _, _, report = ingest(tmp_path, json.dumps(times | {"attributes": usage}), "otel", "t.jsonl")
+    (facts,) = report["tokens_left_out"].values()
+    name = "attributes.gen_ai.usage"
+    assert facts["formula"] == f"{name}.input_tokens+{name}.cache_read_input_tokens"
