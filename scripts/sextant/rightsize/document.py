@@ -112,16 +112,21 @@ def _verdict_lines(answer: Rightsizing) -> list[str | tuple[str, str]]:
         )
     sure = _chance(present.probability_met)
     plain = _chance(present.uncalibrated_probability_met)
+    is_calibrated = bool(present.loads)
+    law = "Calibrated" if is_calibrated else "Predicted"
+    beside = f" (uncalibrated {plain})" if is_calibrated else ""
+    n_small = len(present.hours_too_small)
     lines.append(
-        f"Calibrated: it keeps the SLO in every window with probability {sure} (uncalibrated "
-        f"{plain}); it is too small in {len(present.hours_too_small)} of {n_hours} slots."
+        f"{law}: it keeps the SLO in every window with probability {sure}{beside}; it is too small "
+        f"in {n_small} of {plural(n_hours, 'slot')}."
     )
     same = answer.same_profile
     lines.append(f"Of these GPUs: {_sized_words(answer, same.calibrated, same.gpu_profile_id)}.")
     chosen = answer.chosen
     if answer.has_option and chosen.gpu_profile_id != same.gpu_profile_id:
         lines.append(f"Cheapest: {_option_words(answer, chosen)}.")
-    lines.append(f"Uncalibrated it would be {_option_words(answer, answer.uncalibrated)}.")
+    if is_calibrated:
+        lines.append(f"Uncalibrated it would be {_option_words(answer, answer.uncalibrated)}.")
     return lines
 
 
@@ -170,7 +175,7 @@ def _load_words(load: LoadComparison) -> str:
         words.append(
             f"{number(load.input_tokens)} input and {number(load.output_tokens)} output tokens"
         )
-    if load.running is not None:
+    if load.running is not None and load.n_readings:
         words.append(f"{number(load.running)} in flight as read")
     if load.in_flight is not None:
         words.append(f"{number(load.in_flight)} by Little's law")
