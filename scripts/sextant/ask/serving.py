@@ -139,12 +139,15 @@ def config_notes(question: Question, characterization: Characterization) -> list
     if config is None or question.sizes is not None:
         return []
     notes: list[str] = []
+    has_encoder = False
     if not is_measured:
         dtype = _dtype_of(question, characterization)
-        notes += read_whole_llm(config_file(config), dtype).assumed
+        reading = read_whole_llm(config_file(config), dtype)
+        notes += reading.assumed
+        has_encoder = reading.llm.beside_weight_bytes > 0
     if inputs := encoded_inputs(config_file(config)):
         what = " and ".join(inputs)
-        memory = "memory and time" if is_measured else "time"
+        memory = "time" if has_encoder and "sound" not in inputs else "memory and time"
         notes.append(f"Not counted: {what}, their tokens, and the encoder's {memory}.")
     return notes
 

@@ -261,6 +261,14 @@ class Config:
                 fix = f"only {text} is supported; add the variant to {FAMILIES_FILE}"
                 raise self.error("unsupported variant", name, fix)
 
+    def has(self, name: str) -> bool:
+        """Return whether a field is there under any of its names, be it `null`."""
+        return any(key in self.values for key in _GROUPS.get(name, (name,)))
+
+    def ignore_all(self, prefixes: tuple[str, ...]) -> None:
+        """Mark all fields as read whose names begin so: they change nothing in this LLM."""
+        self._read.update(name for name in self.values if name.startswith(prefixes))
+
     def ignore(self, *names: str) -> None:
         """Mark fields as read: they change nothing in this family."""
         self._read.update(names)

@@ -127,7 +127,7 @@ def read_experts(config: Config, family: Family, hidden: int, ffn: int) -> Exper
 
 def no_experts(config: Config) -> Experts:
     """Return that an LLM is dense; fields on experts change nothing if it says it has none."""
-    if config.optional("num_experts") is not None:
+    if config.has("num_experts"):
         config.ignore(config.name_of("num_experts_per_tok"), *_OF_EXPERTS)
     return Experts()
 

@@ -54,6 +54,7 @@ _KINDS: dict[Any, tuple[str, ...]] = {
     "recurrent": ("recurrent",),
     "hybrid": ("mamba", "full"),
 }
+_OF_KINDS = ("mamba_", "ssm_", "linear_", "kda_", "swa_", "global_")
 _ALONE = {"mlp": "mlp", "moe": "moe"} | dict.fromkeys(
     ("mamba", "attention", "full_attention", "linear_attention"), ""
 )
@@ -171,6 +172,7 @@ def _kinds_of_layers(config: Config, family: Family, n: int) -> list[tuple[str, 
             fix = f"give {', '.join(map(str, _KINDS))} for each of the {n} layers"
             unknown = ", ".join(sorted(set(listed) - set(allowed)))
             raise config.error(f"unknown kinds of layers: {unknown}", name, fix)
+        config.ignore_all(_OF_KINDS)  # of kinds that the list has not
         return _without_unused_windows(config, rules, [allowed[kind] for kind in listed])
     if family.layers.state == "parallel":
         return [("mamba", "full")] * n

@@ -38,7 +38,8 @@ _PART_NAMES = (
     ),
     ("mlp", re.compile(r"mlp|feed_forward|ffn|block_sparse_moe|(^|[.*])moe([.*]|$)")),
 )
-_LAYER = re.compile(r"(?:^|[.*])(?:layers|blocks|h|block)\.(\d+|\([\d|]+\)|\[[\d-]+\])(?=\.|$|\*)")
+_LAYERS = re.compile(r"(?:^|[.*\\])(?:layers|blocks|h|block)\\?\.")
+_MOST_LAYERS = 1000
 _PIECES = {
     **{name: (name,) for name in ("q", "k", "v", "o", "g", "gate", "up", "down")},
     **{"wq": ("q",), "wk": ("k",), "wv": ("v",), "wo": ("o",)},
@@ -110,14 +111,15 @@ class Module(NamedTuple):
 
 def read_module(name: str) -> Module:
     """Return what a module's name means, be it a path, a pattern or a part of either."""
-    module = name.removeprefix("re:").replace("\\", "").rstrip(".*$").removeprefix("^")
-    layers = _layers(module)
-    ends_with_layer = any(match.end() == len(module) for match in _LAYER.finditer(module))
-    is_all = ends_with_layer or module in ("", "model", "model.layers", "layers")
-    rest = _LAYER.sub("", module)
+    pattern = name.removeprefix("re:").removeprefix("^")
+    layers, rest = _split_layers(pattern)
+    module = pattern.replace("\\", "").rstrip(".*$")
+    rest = rest.replace("\\", "").rstrip(".*$")
     if _HEAD.search(module):
         return Module(None, "head", frozenset(), False, False)
-    part = next((part for part, pattern in _PART_NAMES if pattern.search(rest)), None)
+    names_layers = rest != pattern.replace("\\", "").rstrip(".*$")
+    is_all = not rest if names_layers else module in ("", "model", "model.layers", "layers")
+    part = next((part for part, words in _PART_NAMES if words.search(rest)), None)
     last = re.split(r"[.*](?![^()]*\))", rest)[-1]
     pieces, has_piece = _pieces(last)
     if part is None:
@@ -127,14 +129,38 @@ def read_module(name: str) -> Module:
     return Module(layers, part, pieces, has_piece, never, is_deep, is_all)
 
 
-def _layers(module: str) -> frozenset[int] | None:
-    match = _LAYER.search(module)
+def _split_layers(pattern: str) -> tuple[frozenset[int] | None, str]:
+    """Return the layers that a pattern names, None for all, and what follows."""
+    match = _LAYERS.search(pattern)
     if match is None:
-        return None
-    numbers = [int(number) for number in re.findall(r"\d+", match[1])]
-    if match[1].startswith("[") and len(numbers) == 2:
-        numbers = [*range(numbers[0], numbers[1] + 1)]
-    return frozenset(numbers)
+        return None, pattern
+    tail = pattern[match.end() :]
+    end = _end_of_step(tail)
+    step, rest = tail[:end], tail[end:]
+    number = step.removesuffix("*")
+    if number.isdecimal():
+        return frozenset({int(number)}), rest
+    try:
+        numbers = re.compile(step)
+    except re.error:  # a glob
+        return None, rest
+    layers = frozenset(i for i in range(_MOST_LAYERS) if numbers.fullmatch(str(i)))
+    return (layers if 0 < len(layers) < _MOST_LAYERS else None), rest
+
+
+def _end_of_step(tail: str) -> int:
+    """Return where the pattern of a layer's number ends: at a dot outside of brackets."""
+    depth = 0
+    i = 0
+    while i < len(tail):
+        if tail[i] == "\\" and tail[i + 1 : i + 2] != ".":
+            i += 2
+            continue
+        if depth == 0 and tail[i] in ".\\":
+            return i
+        depth += (tail[i] in "([") - (tail[i] in ")]")
+        i += 1
+    return len(tail)
 
 
 def _pieces(last: str) -> tuple[frozenset[str], bool]:

@@ -483,6 +483,13 @@ def test_an_llm_of_an_unknown_family_is_a_decoder_with_the_usual_fields(save):
     assert not read_llm(save(LLAMA)).assumed
 
 
+def test_fields_of_experts_change_nothing_in_an_llm_without(load):
+    stray = {"n_routed_experts": None, "moe_intermediate_size": 1408, "num_experts_per_tok": 8}
+    assert load(USUAL | stray) == load(USUAL)
+    with pytest.raises(InputError, match="'moe_intermediate_size': 1408 changes attention, state"):
+        load(USUAL | {"moe_intermediate_size": 1408})
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -8,6 +8,7 @@ import pytest
 import llm_configs as published
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
+from sextant.facts.llm_modules import read_module
 from sextant.facts.llm_reading import read_llm
 
 LLAMA_7B = {
@@ -261,3 +262,29 @@ def test_quantization_that_cannot_be_sized_is_refused(load, case):
     quantization, message = BAD[case]
     with pytest.raises(InputError, match=message):
         load(quantization)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("model.layers.3.mlp", {3}),
+        ("model.layers.3*", {3}),
+        (r"-:model\.layers\.(?:1[0-2]|3)\..*", {3, 10, 11, 12}),
+        (r"re:.*layers\.(0|31)\.self_attn.*", {0, 31}),
+        (r"re:model\.layers\.\d+\.mlp\..*", None),
+        ("model.layers.*.self_attn*", None),
+        ("model.decoder.block.7.layer", {7}),
+        ("re:.*self_attn.*", None),
+        (r"re:model\.layers\.\d+\..*", None),
+    ],
+)
+def test_names_of_modules_have_layers(name, layers):
+    assert read_module(name.removeprefix("-:")).layers == (layers and frozenset(layers))
+
+
+def test_all_of_a_layer_may_be_meant():
+    whole = ["model.layers.3", "model.layers.3.*", r"re:model\.layers\.\d+\..*", "model.layers"]
+    assert all(read_module(name).is_all for name in whole)
+    assert not any(
+        read_module(name).is_all for name in ("model.layers.3.adapter", "visual", "lm_head")
+    )
