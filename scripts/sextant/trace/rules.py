@@ -316,7 +316,7 @@ def times_from_ends(cells: Cells, form: trace_format.TraceFormat) -> Cells:
     has_e2e = ~is_null(e2e_ms)
 
     span_ms = (end - start) / units_per_ms
-    is_new = has_start & has_end & ~has_e2e
+    is_new = has_start & has_end & ~has_e2e & (end != start)  # no time at all is none measured
     filled_ms = np.where(is_new, span_ms, e2e_ms.fill_null(0).to_numpy())
     begin = end - (e2e_ms.fill_null(0).to_numpy() * units_per_ms).astype(end.dtype)
     is_made = has_end & has_e2e & ~has_start

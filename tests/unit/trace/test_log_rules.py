@@ -174,10 +174,14 @@ def test_a_failed_request_without_a_time_has_that_of_its_neighbour(tmp_path):
 def test_e2e_of_two_dates_and_arrivals_of_an_end(tmp_path):
     head = "start,end,in,out"
     rows = ["2026-08-06 14:00:00,2026-08-06 14:00:02.500,5,2", "2026-08-06 14:00:01,,5,2"]
+    rows.append("2026-08-06 14:00:02,2026-08-06 14:00:02,5,2")
     rows.append("2026-08-06 14:00:09,2026-08-06 14:00:03,5,2")
     columns = "arrival=start,end=end,input_tokens=in,output_tokens=out"
     trace, rejected, _ = ingest(tmp_path, _table(*rows, head=head), "columns", columns=columns)
-    assert trace["e2e_ms"].tolist()[0] == 2500 and trace["e2e_ms"].isna()[1]
+    assert trace["e2e_ms"].tolist()[0] == 2500 and trace["e2e_ms"].isna().tolist()[1:] == [
+        True,
+        True,
+    ]
     assert rejected["reason"].tolist() == ["end: before the arrival"]
     columns = "end=end,e2e_ms=took,input_tokens=in,output_tokens=out"
     text = _table("100,250,5,2", "101,500,5,2", head="end,took,in,out")
