@@ -13,7 +13,7 @@ from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, precision_in_name
 from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.words import joined, percent, plural
+from sextant.pages.words import joined, per_second, percent, plural
 from sextant.points import frame
 from sextant.points.frame import LENGTHS
 from sextant.points.tool_points import doubt_kinds
@@ -202,8 +202,12 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
         sentences += _estimate(METRICS[metric], percentile, columns) if columns else []
 
     failing = latencies[frame.is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
+    are_rates = points["users"].isna().all()
     for row in failing.head(_MOST_FAILURES).itertuples():
-        where = f"{row.gpu_profile_id} with {plural(int(row.users), 'user')}"
+        load = f"with {plural(int(row.users), 'user')}"
+        if are_rates:
+            load = f"at {per_second(row.request_rate_rps)}"
+        where = f"{row.gpu_profile_id} {load}"
         failed = f"{row.n_failed:,} of {row.n_ok + row.n_failed:,} requests failed"
         allowed = f"more than the {percent(slo.allowed_failures)} allowed"
         sentences.append(f"{where}: {failed}, {allowed}. That load does not meet the SLO.")

@@ -56,24 +56,34 @@ def measured_bounds(points: pd.DataFrame, slo: SLO) -> list[RateBounds]:
     parts = [
         of_profile
         for _, of_profile in rate_points(points).groupby("gpu_profile_id")
-        if _is_one_setup(of_profile)
+        if is_one_setup(of_profile)
     ]
     return rate_bounds(rate_latencies(pd.concat(parts), slo), slo) if parts else []
 
 
-def _is_one_setup(points: pd.DataFrame) -> bool:
+def is_one_setup(points: pd.DataFrame) -> bool:
+    """Return whether points are of one kind of server, and of requests of one length."""
     lengths = points[LENGTHS]
     is_alike = not (lengths.max() > ALIKE * lengths.min()).any()
     return is_alike and bool((points[SERVING].nunique(dropna=False) == 1).all())
 
 
 def rate_latencies(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return the latencies (`judged`) of points at rates, by rising rate.
+    """Return the latencies (`judged`) of points at rates, by rising rate, the worst run first.
 
-    `users` are those in flight, and do not fall with the rate. Of a rate that was measured several
-    times the worst point comes first, so that it decides.
+    `users` are those in flight, and do not fall with the rate.
     """
-    latencies = judged(points, slo)
+    ranked = worst_first(judged(points, slo), slo, "request_rate_rps")
+    users = ranked.groupby(IDENTIFIERS)["users"].transform(lambda values: values.ffill().cummax())
+    return ranked.assign(users=users.fillna(1).astype("int64"))
+
+
+def worst_first(latencies: pd.DataFrame, slo: SLO, load: str) -> pd.DataFrame:
+    """Return latencies (`judged`) by rising load, a column.
+
+    Of a load that was measured several times the run that is nearest to missing the limits comes
+    first, so that it decides.
+    """
     with np.errstate(invalid="ignore"):
         ratios = [
             values / slo.limits[metric].limit_ms
@@ -81,10 +91,9 @@ def rate_latencies(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
         ]
     worst = np.max(ratios, axis=0)
     worst = np.where(np.isnan(worst) | is_refused(latencies, slo), np.inf, worst)
-    order = [*IDENTIFIERS, "request_rate_rps"]
-    ranked = latencies.assign(worst=-worst).sort_values([*order, "worst"], ignore_index=True)
-    users = ranked.groupby(IDENTIFIERS)["users"].transform(lambda values: values.ffill().cummax())
-    return ranked.drop(columns="worst").assign(users=users.fillna(1).astype("int64"))
+    ranked = latencies.assign(worst=-worst)
+    order = [*IDENTIFIERS, load, "worst"]
+    return ranked.sort_values(order, ignore_index=True).drop(columns="worst")
 
 
 def rate_bounds(latencies: pd.DataFrame, slo: SLO) -> list[RateBounds]:

@@ -39,7 +39,7 @@ def read_vllm(result: ResultFile) -> Iterator[ToolRun]:
         n_failed=n_failed,
         **_tokens(content, n_ok),
         llm=content["model_id"],
-        day=("date", f"{content['date']}".partition("-")[0]),
+        day=("date", _day(content.get("date"))),
         doubts=(
             *arrival_doubts(None, _shape(content)),
             *speculation_doubts(content.get("spec_decode_acceptance_length")),
@@ -66,6 +66,11 @@ def read_sglang(result: ResultFile) -> Iterator[ToolRun]:
         engine_version=server.get("version"),
         doubts=speculation_doubts(content.get("accept_length")),
     )
+
+
+def _day(written: Any) -> str | None:
+    """Return the day of `20261123-051227`; None without a date."""
+    return None if written is None else f"{written}".partition("-")[0]
 
 
 def _load(content: Content) -> RunLoad:

@@ -24,9 +24,11 @@ from sextant.decide.decision import (
 from sextant.decide.headroom import measure_headroom
 from sextant.decide.measured_rates import (
     RateBounds,
+    is_one_setup,
     rate_bounds,
     rate_latencies,
     rate_points,
+    worst_first,
 )
 from sextant.decide.sizing import candidates, check_curves, ruled_out
 from sextant.facts.slo import METRICS
@@ -37,6 +39,8 @@ from sextant.predict.predictor import MEASURED
 from sextant.recommend.cost import api_comparison, no_api_note
 from sextant.recommend.recommendation import MeasuredOutcome, MeasuredRecommendation, Misses
 from sextant.recommend.weighing import weighed_rows
+
+_REPEATED = "Some loads were measured several times: of each the slowest run counts."
 
 
 class _Candidates(NamedTuple):
@@ -87,8 +91,9 @@ class _MeasuredCase:
         else:
             with_users = on_candidates[on_candidates["users"].notna()]
             on_candidates = with_users if len(with_users) else on_candidates
-            check_curves(on_candidates)
-            latencies = judged(on_candidates, slo)
+            if not _is_repeated(on_candidates):
+                check_curves(on_candidates)
+            latencies = worst_first(judged(on_candidates, slo), slo, "users")
         draws = measured_draws(latencies, slo, case.question.seed)
         return cls(case, on_candidates, latencies, draws, bounds)
 
@@ -223,6 +228,14 @@ class _MeasuredCase:
         return what_if_widget(basis) if basis else None
 
 
+def _is_repeated(points: pd.DataFrame) -> bool:
+    """Return whether loads were measured several times, with the same servers and requests."""
+    if points["users"].isna().any() or not points.duplicated(["gpu_profile_id", "users"]).any():
+        return False
+    is_one = points[["workload_id", "scenario_id"]].nunique(dropna=False).max() == 1
+    return is_one and all(is_one_setup(part) for _, part in points.groupby("gpu_profile_id"))
+
+
 def _without_gaps(case: Case) -> tuple[Case, list[str]]:
     """Return the case without limits on the time between tokens where all answers have one token,
     and a sentence that says so. A limit that is the only one stays."""
@@ -294,6 +307,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
             *case.naming_notes(),
             *judgements(measured.points, measured.latencies, slo),
             *gap_notes,
+            *([_REPEATED] if _is_repeated(measured.points) else []),
             *measured.rate_notes(chosen),
             *no_api_note(question, chosen, api),
         ],

@@ -71,20 +71,16 @@ def test_aiperf_0_13_at_a_rate_without_its_warm_up(tmp_path):
 
 
 def test_aiperf_that_was_interrupted_says_so(tmp_path):
-    cut = content("aiperf-0.13.0-users.json") | {
-        "was_cancelled": True,
-        "is_complete": False,
-        "incomplete_reason": "Run cancelled before all records were processed.",
-        "request_count": {"unit": "requests", "avg": 12.0},
-    }
-    said = point("aiperf", tmp_path, cut)["doubt"]
-    assert said.startswith("few requests (12 answered); interrupted (Run cancelled before all")
+    row = point("aiperf", tmp_path, FILES / "aiperf-0.13.0-interrupted.json")
+    assert (row["users"], row["n_ok"]) == (2, 90)
+    assert row["doubt"] == "interrupted (Run cancelled before all records were processed)"
+    cut = content("aiperf-0.13.0-interrupted.json")
     # Nothing had been answered: no figure at all.
     names = ("models", "phases")
     config = {name: cut["input_config"][name] for name in names}
     none = {"input_config": config, "was_cancelled": True, "is_complete": False}
     row = point("aiperf", tmp_path, none)
-    assert row["users"] == 8 and not {"n_ok", "median_ttft_ms"} & row.keys()
+    assert row["users"] == 2 and not {"n_ok", "median_ttft_ms"} & row.keys()
     assert row["doubt"] == "interrupted (the run was cancelled)"
 
 

@@ -119,3 +119,13 @@ def test_answers_of_one_token_have_no_tpot_to_miss(tmp_path):
     assert done.exit_code == 0 and "1 replica × 1xH100-80GB" in done.output
     assert "Answers have one token: they have no TPOT, and none to miss." in done.output
     assert "TPOT ≤" not in done.output
+
+
+def test_of_runs_at_the_same_load_the_slowest_counts(tmp_path):
+    fast = {"users": 10, "median_ttft_ms": 200.0, "median_tpot_ms": 20.0}
+    slow = fast | {"median_ttft_ms": 1200.0}
+    alone = {"users": 5, "median_ttft_ms": 100.0, "median_tpot_ms": 15.0}
+    for rows, replicas in (([alone, fast, fast], 2), ([alone, fast, slow], 4)):
+        done = asked(folder(tmp_path / str(replicas), rows), *USERS_20)
+        assert f"{replicas} replicas × 1xH100-80GB" in done.output
+        assert "Some loads were measured several times" in done.output
