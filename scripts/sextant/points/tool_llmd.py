@@ -68,14 +68,14 @@ def _run_of_v02(content: Content) -> ToolRun:
     latency = measured.get("latency") or {}  # none where every request failed
     throughput = measured.get("throughput") or {}
     answered = _mean(throughput, "request_rate")
-    e2e = in_ms(latency.get("request_latency"), "request_latency", "units")
-    run_load = _load(load, config or {}, tool, answered, e2e)
     requests = measured.get("requests") or {}
+    latencies = _latencies(latency, tool, requests)
+    run_load = _load(load, config or {}, tool, answered, latencies["e2e"])
     alongside = ((scenario.get("load") or {}).get("metadata") or {}).get("concurrent_with")
     time = (content.get("run") or {}).get("time") or {}
     return ToolRun(
         load=_of_one_replica(run_load, replicas),
-        latencies=_latencies(latency, tool),
+        latencies=latencies,
         **_counts(requests),
         input_tokens=_mean(requests, "input_length"),
         output_tokens=_mean(requests, "output_length"),
@@ -87,7 +87,7 @@ def _run_of_v02(content: Content) -> ToolRun:
         doubts=(
             *_deployment_doubts(replicas, alongside),
             *arrival_doubts(load_kind(config or {}) if tool == "inference-perf" else None),
-            *_token_doubts(tool, latency),
+            *_token_doubts(tool, latency, requests),
             *cut_doubts(requests.get("incomplete"), requests.get("total")),
         ),
     )
@@ -111,7 +111,7 @@ def _run_of_v01(content: Content) -> ToolRun:
     answered = throughput.get("requests_per_sec")
     return ToolRun(
         load=_of_one_replica(_load_of_args(args or {}, tool, stage, answered), replicas),
-        latencies=_latencies(latency, tool),
+        latencies=_latencies(latency, tool, requests),
         **_counts(requests),
         input_tokens=_mean(requests, "input_length"),
         output_tokens=_mean(requests, "output_length"),
@@ -122,27 +122,28 @@ def _run_of_v01(content: Content) -> ToolRun:
         day=("metrics.time.start", day_of((metrics.get("time") or {}).get("start"))),
         doubts=(
             *_deployment_doubts(replicas, None),
-            *_token_doubts(tool, latency),
+            *_token_doubts(tool, latency, requests),
             *cut_doubts(requests.get("incomplete"), requests.get("total")),
         ),
     )
 
 
 def _refuse_pools(roles: list[Any]) -> None:
-    if {"prefill", "decode"} & set(roles):
+    # Pods called decode do both where there are none for prefill.
+    if "prefill" in roles:
         fix = "give a report of whole replicas"
         problem = "prefill and decode ran apart: a point is of one replica that does both"
         raise InputError(problem, field="role", fix=fix)
 
 
-def _latencies(block: Content, tool: str) -> dict[str, Latency]:
+def _latencies(block: Content, tool: str, requests: Content) -> dict[str, Latency]:
     found = {ours: in_ms(block.get(theirs), theirs, "units") for ours, theirs in _LATENCIES.items()}
-    if tool == "guidellm":
+    by_request = {"tpot": found["itl"], "itl": Latency()}
+    if tool == "aiperf" or (tool == "guidellm" and _are_alike(requests)):
+        found |= by_request  # these tools call the mean gap of a request ITL
+    elif tool == "guidellm":
         # ITL is weighted by tokens. Older reports call TPOT what has the first token in it.
-        found["itl"] = Latency(found["itl"].mean, found["itl"].median)
-        found["tpot"] = Latency()
-    elif tool == "aiperf":
-        found |= {"tpot": found["itl"], "itl": Latency()}
+        found |= {"tpot": Latency(), "itl": Latency(found["itl"].mean, found["itl"].median)}
     ttft = found["ttft"].mean
     e2e = block.get("request_latency")
     if tool == "guidellm" and e2e and ttft and e2e.get("units") == "ms" and e2e["mean"] < ttft:
@@ -150,8 +151,15 @@ def _latencies(block: Content, tool: str) -> dict[str, Latency]:
     return found
 
 
-def _token_doubts(tool: str, latency: Content) -> tuple[str, ...]:
-    is_weighted = tool == "guidellm" and latency.get("inter_token_latency")
+def _are_alike(requests: Content) -> bool:
+    """Return whether all answers have as many tokens."""
+    lengths = requests.get("output_length") or {}
+    return lengths.get("min") is not None and lengths.get("min") == lengths.get("max")
+
+
+def _token_doubts(tool: str, latency: Content, requests: Content) -> tuple[str, ...]:
+    is_stated = tool == "guidellm" and latency.get("inter_token_latency")
+    is_weighted = is_stated and not _are_alike(requests)
     return ("ITL weighted by tokens (the file has no TPOT)",) if is_weighted else ()
 
 

@@ -440,6 +440,8 @@ def test_a_deployment_of_llm_d_shares_its_load_out(tmp_path):
     assert (row["request_rate_rps"], row["throughput_tok_s"]) == (1.25, 232.5)
     assert "shared out (the load of 4 replicas, taken to be even)" in row["doubt"]
     assert row["llm_id"] == LLM.replace("/", "__")
+    # Without pods for prefill those for decode do both.
+    assert point("llm-d", tmp_path, deployment(role="decode"))["request_rate_rps"] == 1.25
     with pytest.raises(InputError, match="prefill and decode ran apart"):
         imported("llm-d", tmp_path, deployment(role="prefill"))
     with pytest.raises(InputError, match=r"unknown version '0\.3'"):
@@ -457,6 +459,10 @@ def test_guidellm_through_llm_d(tmp_path):
         unit = "ms" if name == "time_to_first_token" else "ms/token"
         block = {key: 1e3 * value for key, value in latency[name].items() if key != "units"}
         latency[name] = block | {"units": unit}
+    # All answers have 200 tokens: weighted by tokens or by requests is the same.
+    row = point("llm-d", tmp_path, report, llm=LLM)
+    assert row["median_tpot_ms"] == 19 and "median_itl_ms" not in row
+    report["results"]["request_performance"]["aggregate"]["requests"]["output_length"]["max"] = 900
     row = point("llm-d", tmp_path, report, llm=LLM)
     assert (row["users"], row["median_e2e_ms"], row["median_itl_ms"]) == (4, 4000, 19)
     assert not {"mean_tpot_ms", "p99_itl_ms"} & row.keys()
