@@ -27,6 +27,7 @@ class Parameters:
     matrices: list[Matrix] = field(default_factory=list)
     vectors: int = 0  # norms, biases, convolutions
     lookups: int = 0  # tables that multiply nothing
+    reused: int = 0  # matrices of an earlier layer that a token is multiplied with again
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def decoder(config: Config, family: Family) -> Facts:
         if layer.has_experts:
             _add_experts(total, family, s, i, experts)
     _add_inputs_per_layer(config, total, s)
-    _add_ends(config, family, total, s)
-    return assembled(config, total, _cache_facts(config, mixers, s), s, experts)
+    add_ends(config, family, total, s)
+    return assembled(config, total, cache_facts(config, mixers, s), s, experts)
 
 
 def _with_experts(config: Config, family: Family, layers: list[Layer]) -> list[Layer]:
@@ -174,7 +175,7 @@ def _add_inputs_per_layer(config: Config, total: Parameters, s: Sizes) -> None:
         total.vectors += s.layers * 2 * s.hidden
 
 
-def _add_ends(config: Config, family: Family, total: Parameters, s: Sizes) -> None:
+def add_ends(config: Config, family: Family, total: Parameters, s: Sizes) -> None:
     """Add embedding, positions, the last norm and the head."""
     rules = family.ends
     width = config.integer(rules.embedding_field) if rules.embedding_field else s.hidden
@@ -191,7 +192,7 @@ def _add_ends(config: Config, family: Family, total: Parameters, s: Sizes) -> No
     total.vectors += s.vocab * has_bias
 
 
-def _cache_facts(config: Config, mixers: Sequence[Sequence[Mixer]], s: Sizes) -> CacheFacts:
+def cache_facts(config: Config, mixers: Sequence[Sequence[Mixer]], s: Sizes) -> CacheFacts:
     """Return what a request keeps, summed over all layers; InputError: nothing has attention."""
     all_mixers = [mixer for of_layer in mixers for mixer in of_layer]
     attention = [mixer for mixer in all_mixers if mixer.is_attention]
@@ -239,7 +240,7 @@ def assembled(
             "vocab_size": s.vocab,
             "context_tokens": s.context,
             "n_parameters": n_matrices + total.vectors + total.lookups,
-            "n_flop_parameters": n_matrices - routed + used,
+            "n_flop_parameters": n_matrices - routed + used + total.reused,
             "n_experts": experts.n,
             "n_experts_per_token": experts.per_token,
         }

@@ -264,7 +264,7 @@ def _lightning(config: Config, s: Sizes) -> Mixer:
     )
 
 
-def _mamba2(config: Config, s: Sizes) -> Mixer:
+def mamba2(config: Config, s: Sizes) -> Mixer:
     """Mamba 2: a scalar decay for each head."""
     size = config.integer("ssm_state_size")
     kernel = config.integer("conv_kernel")
@@ -330,7 +330,7 @@ STATES = {
     "kda": _kda,
     "lightning": _lightning,
     "mamba1": _mamba1,
-    "mamba2": _mamba2,
+    "mamba2": mamba2,
     "conv": _short_convolution,
     "recurrent": _recurrent,
 }

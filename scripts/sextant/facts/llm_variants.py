@@ -12,13 +12,16 @@ from sextant.facts.llm_decoder import (
     CacheFacts,
     Facts,
     Parameters,
+    add_ends,
     assembled,
+    cache_facts,
     common_facts,
     decoder,
     sums_by_part,
 )
-from sextant.facts.llm_experts import read_experts
+from sextant.facts.llm_experts import Experts, read_experts
 from sextant.facts.llm_families import UNBOUNDED_TOKENS, Family
+from sextant.facts.llm_mixers import Mixer, mamba2
 from sextant.facts.llm_modules import Matrix
 from sextant.facts.llm_sizes import Sizes
 
@@ -252,10 +255,62 @@ def _t5(config: Config, _: Family) -> Facts:
     }
 
 
+def _zamba2(config: Config, family: Family) -> Facts:
+    """Zamba 2: Mamba in each layer; some layers add one of a few blocks of attention and MLP.
+
+    A block works on the hidden state beside the embedding, so it is twice as wide; each layer has
+    small adapters of its own to it.
+    """
+    layers = config.integer("num_hidden_layers")
+    h, heads, ffn = config.integers("hidden_size", "num_attention_heads", "intermediate_size")
+    wide = config.integer("attention_hidden_size", 2 * h)
+    dim = config.integer("attention_head_dim", wide // heads)
+    kv_heads = config.integer("num_key_value_heads", heads)
+    with_block = [i for i in config.listing("hybrid_layer_ids", int) if 0 <= i < layers]
+    n_blocks = config.integer("num_mem_blocks", 1)
+    config.ignore("layers_block_type", "use_conv_bias", "kv_channels", "num_query_groups")
+    s = Sizes(
+        hidden=h,
+        ffn=ffn,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        vocab=config.integer("vocab_size"),
+        context=config.context() or UNBOUNDED_TOKENS,
+    )
+    block = {
+        "attention": wide * (heads + 2 * kv_heads) * dim + heads * dim * h,
+        "mlp": 3 * h * ffn,
+    }
+    rank = config.integer("adapter_rank", 0, least=0)
+    adapters = rank * (h + 2 * ffn)
+    if config.flag("use_shared_attention_adapter", default=False):
+        adapters += 3 * rank * 2 * wide
+    mamba = mamba2(config, s)
+    total = Parameters(vectors=layers * h)
+    mixers = [[mamba] for _ in range(layers)]
+    for i in range(layers):
+        total.vectors += mamba.vectors
+        total.matrices += [Matrix(i, "attention", name, n) for name, n in mamba.matrices.items()]
+    for k, i in enumerate(with_block):
+        total.matrices.append(Matrix(i, "other", "adapters", h * h + adapters))
+        kept = Mixer({}, kv_values=2.0 * kv_heads * dim, is_attention=True)
+        mixers[i] = [mamba, kept]
+        if k >= n_blocks:
+            total.reused += sum(block.values())
+            continue
+        total.matrices += [Matrix(i, part, "block", n) for part, n in block.items()]
+        total.vectors += wide + h
+    add_ends(config, family, total, s)
+    return assembled(config, total, cache_facts(config, mixers, s), s, Experts())
+
+
 _COUNTS: dict[str, Callable[[Config, Family], Facts]] = {
     "decoder": decoder,
     "deepseek_v4": _deepseek_v4,
     "t5": _t5,
+    "zamba2": _zamba2,
 }
 _VARIANTS: dict[str, Callable[[Config, Family], Family]] = {
     "bloom": _bloom,
