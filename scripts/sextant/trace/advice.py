@@ -43,6 +43,7 @@ class Refused:
     reasons: Mapping[str, int]  #: Rows by what is wrong with them.
     values: Counter[tuple[str, str]]  #: Rows by what is wrong and the cell.
     shown: Sequence[str]  #: The first ones: line, what is wrong, the cell.
+    inputs: Sequence[str]  #: Formulas of an input with tokens that are left out.
     max_rejected_fraction: float
 
 
@@ -76,6 +77,8 @@ def refusal(
             "rows that are no generations (embeddings, answers of a cache) are left out with "
             f"--where COLUMN!=VALUE{_named(other_names, _TELLS_KIND)}"
         )
+    if refused.inputs and any("below 1" in reason for reason in refused.reasons):
+        fixes.append(f"tokens of a cache are left out: input_tokens={refused.inputs[0]} adds them")
     not_numbers = any("not a number" in reason for reason in refused.reasons)
     if not refused.n_accepted and not_numbers:
         fixes.append("for arrivals that are date-times give --columns with --time-unit iso")

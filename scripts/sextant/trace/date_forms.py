@@ -92,14 +92,6 @@ def moment_of(text: str, day_first: bool | None = None) -> tuple[int | None, int
     return ns, ZONED if parts["utc"] or sign else UNZONED
 
 
-def is_date_time(text: str) -> bool:
-    """Return whether a text is a date-time that can be read."""
-    return (
-        moment_of(text.strip(), True)[0] is not None
-        or moment_of(text.strip(), False)[0] is not None
-    )
-
-
 def has_year_last(text: str) -> bool:
     """Return whether a text is a date of numbers whose year comes last."""
     return _LAST.fullmatch(text.strip().strip("[]")) is not None

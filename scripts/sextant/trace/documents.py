@@ -4,6 +4,7 @@ A log of JSON is one object a line, an array, several objects that span lines, o
 lists of requests (`{"data": [...]}` of an API, `resourceSpans` of OTLP). All become JSON lines.
 """
 
+import ast
 import codecs
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +25,7 @@ MAX_DOCUMENT_BYTES = 256 << 20
 """The longest JSON value that is read as a whole; the elements of an array are read one by one."""
 _MOST_DEPTH = 16
 """Objects and lists within each other that are looked through for requests."""
+_MOST_LITERAL = 100_000  # letters
 _BOM = b"\xef\xbb\xbf"
 _ANY_VALUE = ("stringValue", "intValue", "doubleValue", "boolValue", "bytesValue")
 
@@ -105,12 +107,22 @@ def with_objects(row: dict[str, Any], parents: Collection[str]) -> dict[str, Any
     opened: dict[str, Any] = {}
     for name, value in row.items():
         if name in parents and isinstance(value, str) and value.lstrip().startswith("{"):
-            inner = json_value(value)
+            inner = json_value(value) or _python_value(value)
             if isinstance(inner, dict):
                 opened |= flat_object(inner, f"{name}.")
                 continue
         opened[name] = value
     return opened
+
+
+def _python_value(text: str) -> Any:
+    """Return what a text means as a Python literal, as tables of frames have it; None: nothing."""
+    if len(text) > _MOST_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def list_names(names: Collection[str], wanted: Collection[str]) -> list[str]:

@@ -118,7 +118,7 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
         words = columns.get("status_words") or {}
         ignores_unknown = columns.get("ignore_unknown", True)
 
-    names = {alias: name for alias, name in ALIASES.items()}
+    names = dict(ALIASES)
     others = ", ".join(name for name in SOURCE_TYPES if name not in (*names.values(), "hash_ids"))
     fix += f"; trace columns are {', '.join(names)}, {others}"
     formulas: dict[str, Formula] = {}
@@ -131,6 +131,7 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
             raise InputError(f"{part!r} is there twice", field="columns", fix=fix)
         formulas[target] = Formula.parse(text)
 
+    formulas = _without_list(formulas)
     for target in NEEDED_COLUMNS:
         is_made = target == "arrival_s" and {names["end"], "e2e_ms"} <= formulas.keys()
         if target not in formulas and not is_made:
@@ -148,3 +149,21 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
         is_log=True,
         ignores_unknown=ignores_unknown,
     )
+
+
+def _without_list(formulas: dict[str, Formula]) -> dict[str, Formula]:
+    """Return formulas without the list that all of them lie in, such as `data[].`.
+
+    A document's requests are found by their columns, in whatever list they lie.
+    """
+    names = [name for formula in formulas.values() for name in formula.names]
+    lists = {name[: name.rfind("[].") + 3] for name in names if "[]." in name}
+    if len(lists) != 1:
+        return formulas
+    (prefix,) = lists
+    if not all(name.startswith(prefix) for name in names):
+        return formulas
+    return {
+        target: Formula.parse(formula.text.replace(prefix, ""))
+        for target, formula in formulas.items()
+    }

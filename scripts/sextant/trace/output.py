@@ -117,6 +117,7 @@ class Output:
             reasons=counts["n_rejected_by_reason"],
             values=self._values,
             shown=self._shown,
+            inputs=[larger.formula for larger in self._larger.values()],
             max_rejected_fraction=max_rejected_fraction,
         )
         raise refusal(refused, source, self._form, names)

@@ -21,7 +21,7 @@ from sextant.trace import documents
 from sextant.trace.advice import LIKELY_REQUEST, unnamed_source
 from sextant.trace.cells import Block, text_of, typed_cells
 from sextant.trace.csv_blocks import delimiter_of, one_line_rows, parse_at_once, split_line
-from sextant.trace.date_forms import has_year_last, is_date_time, is_day_first
+from sextant.trace.date_forms import has_year_last, is_day_first
 from sextant.trace.date_times import likely_unit
 from sextant.trace.documents import (
     cell_of,
@@ -189,12 +189,10 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
         return replace(form, time_unit="dmy" if is_first else "mdy")
     if has_unit:
         return form
-    if is_date_time(first):
-        return replace(form, time_unit="iso")
     try:
         unit = likely_unit(float(first))
-    except ValueError:
-        unit = None
+    except ValueError:  # a date-time, or a text that is refused as none
+        unit = "iso"
     return replace(form, time_unit=unit or form.time_unit)
 
 

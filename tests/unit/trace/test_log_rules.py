@@ -370,3 +370,48 @@ def test_cached_tokens_beside_a_formats_input_are_named(tmp_path):
     (facts,) = report["tokens_left_out"].values()
     name = "attributes.gen_ai.usage"
     assert facts["formula"] == f"{name}.input_tokens+{name}.cache_read_input_tokens"
+
+
+def test_a_time_that_is_none_is_refused_with_what_is_read(tmp_path):
+    text = _table("14:00:03,5,2,ok", "14:00:04,5,2,ok")
+    with pytest.raises(
+        InputError, match=r"ts: not a date and time \('14:00:03'\).*YYYY-MM-DD HH:MM"
+    ):
+        _read(tmp_path, text, max_rejected_fraction=0.0)
+
+
+def test_an_input_of_nothing_but_cached_tokens_has_the_sum_as_its_fix(tmp_path):
+    text = _table("0,0,900,2", "1,5,0,2", head="ts,in,cache_read_input_tokens,out")
+    with pytest.raises(InputError, match=r"input_tokens=in\+cache_read_input_tokens adds them"):
+        _read(tmp_path, text, "", max_rejected_fraction=0.0)
+    columns = COLUMNS.replace("=in,", "=in+cache_read_input_tokens,")
+    trace, _, _ = ingest(tmp_path, text, "columns", columns=columns)
+    assert trace["input_tokens"].tolist() == [900, 5]
+
+
+def test_a_mapping_may_name_the_list_in_which_requests_lie(tmp_path):
+    rows = [{"ts": i, "usage": {"in": 5, "out": 2}} for i in range(3)]
+    text = json.dumps({"data": rows, "total": 3})
+    columns = "arrival=data[].ts,input_tokens=data[].usage.in,output_tokens=data[].usage.out"
+    trace, _, _ = ingest(tmp_path, text, "columns", "t.json", columns=columns)
+    assert trace["arrival_s"].tolist() == [0, 1, 2]
+
+
+def test_a_cell_that_holds_a_literal_of_python_is_read(tmp_path):
+    text = _table("0,\"{'in': 5, 'out': None}\",2", "1,\"{'in': 6}\",3", head="ts,usage,out")
+    columns = "arrival=ts,input_tokens=usage.in,output_tokens=out"
+    trace, _, _ = ingest(tmp_path, text, "columns", columns=columns)
+    assert trace["input_tokens"].tolist() == [5, 6]
+
+
+def test_flat_lines_of_an_access_log_have_their_http_code(tmp_path):
+    row = {
+        "start_time": "2026-08-06T14:00:00.1Z",
+        "response_code": 200,
+        "gen_ai.request.model": "m",
+    }
+    row |= {"gen_ai.usage.input_tokens": "10", "gen_ai.usage.output_tokens": "4"}
+    failed = row | {"response_code": 503, "gen_ai.usage.output_tokens": "0"}
+    text = json.dumps(row) + "\n" + json.dumps(failed) + "\n"
+    trace, _, _ = ingest(tmp_path, text, "otel", "access.log")
+    assert trace["status"].tolist() == ["ok", "failed"]
