@@ -82,8 +82,15 @@ class Sizing:
         return whole_replicas(self.loads)
 
     def probability(self, replicas: int) -> float | None:
-        """Return the probability that this many replicas meet the target; None without draws."""
-        return float((self.needs <= replicas).mean()) if self.server.n_draws else None
+        """Return the probability that this many replicas meet the target; None without draws.
+
+        It is the share of the draws, but no closer to 0 or 1 than so many draws can show.
+        """
+        n_draws = self.server.n_draws
+        if not n_draws:
+            return None
+        least = 0.5 / (n_draws + 1)
+        return float(np.clip((self.needs <= replicas).mean(), least, 1 - least))
 
     def counts(self, least: int = 1) -> list[int]:
         """Return the numbers of replicas, at least so many, that some draw needs."""
