@@ -8,7 +8,8 @@ from sextant.answer.certainty import list_frontier, price_certainty
 from sextant.answer.drafting import DraftGain, drafting_notes
 from sextant.answer.option import Option
 from sextant.answer.pools import pools_note
-from sextant.ask.case import read_case
+from sextant.answer.words import chance_words
+from sextant.ask.case import Case, read_case
 from sextant.ask.question import Question
 from sextant.ask.variation import Variant
 from sextant.recommend.cost import (
@@ -31,6 +32,7 @@ from sextant.recommend.options import (
 )
 from sextant.recommend.recommendation import (
     Findings,
+    MeasuredRecommendation,
     NearMeasurement,
     PredictedRecommendation,
     Recommendation,
@@ -58,13 +60,29 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
     case = read_case(question)
     if case.is_answered_by_points or case.is_answered_by_rates:
         measured = recommend_measured(case)
-        return replace(measured, variations=vary_measured(case, measured.chosen, variants))
+        if measured.has_option or not _is_predictable(case):
+            return replace(measured, variations=vary_measured(case, measured.chosen, variants))
+        case = replace(case, notes=(*case.notes, *_unlikely_notes(measured)))
 
     if case.unborne:
         case = case.excluding(case.unborne)
     decision, gains = decide_case(case)
     answer = _answer(decision, gains, case.outside_clauses())
     return replace(answer, variations=vary_predicted(decision, variants))
+
+
+def _is_predictable(case: Case) -> bool:
+    """Return whether a prediction may answer where measured rates are not likely enough: some
+    candidate is not found to miss its limits at the lowest measured rate."""
+    if case.is_answered_by_points:
+        return False
+    return any(profile_id not in case.unborne for profile_id in case.candidates)
+
+
+def _unlikely_notes(measured: MeasuredRecommendation) -> list[str]:
+    """Return what the measured rates alone would have said."""
+    miss = measured.nearest_miss
+    return [f"By the measured rates alone: {chance_words(miss)}."] if miss is not None else []
 
 
 def _answer(

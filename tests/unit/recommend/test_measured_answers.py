@@ -129,3 +129,11 @@ def test_of_runs_at_the_same_load_the_slowest_counts(tmp_path):
         done = asked(folder(tmp_path / str(replicas), rows), *USERS_20)
         assert f"{replicas} replicas × 1xH100-80GB" in done.output
         assert "Some loads were measured several times" in done.output
+
+
+def test_rates_that_few_requests_make_unlikely_give_way_to_a_prediction(tmp_path):
+    """Few requests leave the upper ends open: the only rate meets both limits with 0.25."""
+    few = RATES[0] | {"median_ttft_lo_ms": 90.0, "median_tpot_lo_ms": 19.0}
+    done = asked(folder(tmp_path, [few]), *AT_A_RATE)
+    assert done.exit_code == 0 and "(predicted by roofline)" in done.output
+    assert "By the measured rates alone: 5 replicas × 1xH100-80GB = " in done.output
