@@ -125,7 +125,7 @@ def ingest(
 
 def _ingested(out: Path, report: dict[str, Any]) -> ShownAnswer:
     """Return what was read, as lines and figures."""
-    from sextant.api.trace_lines import ingest_lines
+    from sextant.trace.report_lines import ingest_lines
 
     return _written(f"{out}: ingested", ingest_lines(report, out, rejected_of(out)), report)
 

@@ -8,6 +8,7 @@ from sextant.base.files import MAKE_TRACE_AGAIN, read_json
 from sextant.pages.blocks import Headline, Note, Section, Table
 from sextant.pages.words import duration_words, number, percent, plural, rate_words
 from sextant.report.trace_file import MAX_SHOWN, groups_of, query
+from sextant.trace.report_lines import selection_lines
 from sextant.workload.profiles import start_time
 
 _MAX_GROUPS = 12
@@ -32,6 +33,7 @@ def measure_overview(trace: Path, ingest_report: Path | None) -> dict[str, Any]:
         "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
         "n_moved": ingested.get("n_moved"),
         "most_late_s": ingested.get("most_late_s"),
+        "ingest_notes": selection_lines(ingested),
         "groups": groups_of(trace),
     }
 
@@ -69,6 +71,7 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
             f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
             f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
+    notes += [f"Ingest: {line}." for line in facts["ingest_notes"]]
     n_groups = len(facts["groups"])
     lengths = ("mean_input_tokens", "mean_output_tokens")
     if n_groups > MAX_SHOWN:

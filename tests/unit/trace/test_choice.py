@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from sextant.api.frames import write_frame
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.sheets import Row, load_sheet
-from sextant.experiment.experiment import choice_of
+from sextant.experiment.experiment import choice_of, workload_definition
 from sextant.experiment.loading import _check_origin
 from sextant.experiment.sheets import DemandRow, WorkloadRow
 from sextant.facts.slo import SLO
@@ -173,3 +174,27 @@ def test_a_demand_of_the_fleet_takes_one_llm_of_a_trace(trace, tmp_path):
     with pytest.raises(InputError, match="line 2, field 'llm': only a trace has LLMs"):
         read(llm="x", trace_id=None, users=5)
     assert {"llm", "service"} <= set(DemandRow.__dataclass_fields__)
+
+
+def test_a_cell_depends_on_the_choice_of_its_workload(tmp_path):
+    row = Row({"trace_id": "t", "llm": "a", "max_input_tokens": 9, "max_output_tokens": 9}, 2, "w")
+    (tmp_path / "log.csv").write_text("x")
+    source = {"dataset": str(tmp_path / "log.csv"), "format": "columns", "where": "kind=chat"}
+    experiment = SimpleNamespace(
+        workloads={"w": row, "all": Row({**row, "llm": None}, 3, "w")},
+        traces={"t": source},
+        datasets={},
+    )
+    made_from = workload_definition(experiment, "w", 0)["workload"]
+    assert (made_from["llm_in_trace"], made_from["where"]) == ("a", "kind=chat")
+    assert "llm_in_trace" not in workload_definition(experiment, "all", 0)["workload"]
+
+
+def test_the_page_of_a_trace_says_what_ingest_left_out(trace, tmp_path):
+    report = {"n_left_out": 7, "n_left_out_by_value": {"call_type=aembedding": 7}, "n_placed": 0}
+    report |= {"n_further_answers": 0, "n_accepted": 1000, "n_ids": 900, "has_no_times": False}
+    report |= {"tokens_left_out": {}, "read_time_unit": "iso", "n_rejected": 0, "n_moved": 0}
+    trace.with_suffix(".report.json").write_text(json.dumps(report))
+    command("trace-report", trace, "--out", tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    assert "7 × call_type=aembedding" in page and "ids repeat: 1,000 requests, 900 ids" in page

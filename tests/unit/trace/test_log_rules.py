@@ -7,12 +7,12 @@ import pytest
 from test_ingest_input import ingest
 from typer.testing import CliRunner
 
-from sextant.api.trace_lines import ingest_lines
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.trace import documents
 from sextant.trace.date_forms import is_day_first, moment_of
 from sextant.trace.formula import Condition, Formula, Term, is_error_name
+from sextant.trace.report_lines import ingest_lines
 
 COLUMNS = "arrival=ts,input_tokens=in,output_tokens=out"
 

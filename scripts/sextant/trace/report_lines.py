@@ -1,5 +1,6 @@
-"""What `sextant ingest` says of the rows that it read."""
+"""The report of an ingest in words: what was read, left out, added and assumed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ def ingest_lines(report: dict[str, Any], out: Path, rejected: Path) -> list[str]
         lines.append(
             f"set aside in {rejected}: {joined([f'{n:,} × {why}' for why, n in reasons.items()])}"
         )
-    if "n_left_out" in report:  # no metrics
-        lines += _selection_lines(report)
+    lines += selection_lines(report)
     if report["n_moved"]:
         late_s = report["most_late_s"]
         lines.append(
@@ -39,8 +39,10 @@ def ingest_lines(report: dict[str, Any], out: Path, rejected: Path) -> list[str]
     return lines + report.get("notes", [])
 
 
-def _selection_lines(report: dict[str, Any]) -> list[str]:
-    """Return what was left out, added or assumed beside malformed rows."""
+def selection_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return what was left out, added or assumed beside malformed rows; of metrics nothing."""
+    if "n_left_out" not in report:
+        return []
     lines = []
     if n_left_out := report["n_left_out"]:
         values = [f"{n:,} × {value}" for value, n in report["n_left_out_by_value"].items()]
