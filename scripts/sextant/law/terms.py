@@ -187,7 +187,8 @@ def _step_terms(
     weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["bytes_per_ms"]
     # Without CUDA graphs a kernel is launched while earlier kernels run.
     overlapped_ms = (floor_ms**_ROOF + weights_ms**_ROOF) ** (1 / _ROOF) - floor_ms
-    weights_ms = np.where(facts["is_eager"], overlapped_ms, weights_ms)
+    # Of tiny weights the difference is rounding, which may be below 0.
+    weights_ms = np.where(facts["is_eager"], np.maximum(overlapped_ms, 0.0), weights_ms)
 
     # Replicas of attention have a host, products and sums of their own for their share of requests.
     copies = facts["data_parallel"]

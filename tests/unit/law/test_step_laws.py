@@ -16,8 +16,9 @@ from sextant.law.means import (
     saturation_rps,
 )
 from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
-from sextant.law.posterior import columns_of
+from sextant.law.posterior import columns_of, prior
 from sextant.law.roofline import Roofline
+from sextant.law.terms import step_law
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import (
     NAMES,
@@ -163,3 +164,12 @@ def test_draws_are_coupled_so_that_a_better_device_is_no_worse_against_its_likel
     assert ratios["1xH200-141GB"] == pytest.approx(better)
     assert ratios["8xH200-141GB"] == pytest.approx(np.minimum(better, own["8xH200-141GB"]))
     assert np.ptp(found["8xH200-141GB"][:, 4] / found["8xH200-141GB"][:, 0]) < 1e-12
+
+
+def test_tiny_weights_without_cuda_graphs_take_no_time_below_0() -> None:
+    X = rows([DENSE], ["2xH100-80GB"]).assign(is_eager=1.0)
+    facts = columns_of(pd.concat([X] * 40, ignore_index=True))
+    facts["dense_bytes"] = np.geomspace(1e-3, 1e6, len(facts["dense_bytes"]))
+    facts["attention_bytes"] = np.zeros_like(facts["dense_bytes"])
+    phi = np.tile(prior(LAW).most_likely(X)[:1], (len(facts["dense_bytes"]), 1))
+    assert (step_law(phi, facts).dense_ms >= 0).all()
