@@ -17,7 +17,7 @@ _MOST_POINTS = 11_000
 """Points of a series that Prometheus returns at most."""
 _POINTS_OF_PART = 500
 """Points of a series in one answer: a long time is read in parts, so that none is too large."""
-_MOST_OF_PART = 256 << 20
+_MOST_OF_PART = 64 << 20
 _LEAST_STEP_S = 15.0
 _WANTED_POINTS = 1440
 _LEAST_POINTS = 2
@@ -91,7 +91,7 @@ def _read(target: ServerAddress, path: str, now: Callable[[], float]) -> MetricT
     status, text = get(target, path, timeout_s=_TIMEOUT_S, most_bytes=_MOST_OF_PART)
     origin = target.base_url + path.partition("?")[0]
     if status is None:
-        raise _too_much(target, f"no whole answer within {_TIMEOUT_S:g} s and 256 MiB")
+        raise _too_much(target, f"no whole answer within {_TIMEOUT_S:g} s and 64 MiB")
     if status in (401, 403):
         fix = "give a token in an environment variable, and its name with --token-env"
         raise InputError(f"{origin} answers {status}", field="--prometheus", fix=fix)

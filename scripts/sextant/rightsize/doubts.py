@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sextant.facts.slo import METRICS
 from sextant.pages.words import duration_words, number, per_second, percent, plural
 from sextant.rightsize.answer import Comparison, LoadComparison
-from sextant.rightsize.observations import ObservedPoint
+from sextant.rightsize.observations import ObservedPoint, is_behind
 from sextant.rightsize.question import RightsizeQuestion
 
 _NEAR = 1.2
@@ -20,8 +20,6 @@ _LITTLE = 1.3
 _SURE = 4.0
 """Standard deviations of the mean of some readings."""
 _FEW = 200
-_MOST_WAITING = 0.2
-"""Share of the requests in flight that wait, above which the servers are behind."""
 _LEAST_CACHED = 0.02
 
 
@@ -51,8 +49,9 @@ def _far_off(asked: RightsizeQuestion, loads: Sequence[LoadComparison]) -> list[
     predicted = worst.uncalibrated
     text = (
         f"Observed mean {METRICS[worst.metric]} is {number(worst.observed_ms)} ms at "
-        f"{per_second(load.replica_rps)} a replica, where {number(predicted.median_ms)} ms "
-        f"(90% interval {number(predicted.low_ms)} to {end_words(predicted.high_ms)}) is predicted."
+        f"{per_second(load.replica_rps)} a replica, where {end_words(predicted.median_ms)} ms "
+        f"(90% interval {end_words(predicted.low_ms)} to {end_words(predicted.high_ms)}) is "
+        "predicted."
     )
     if times > _FAR:
         name = asked.question.llm_name
@@ -88,20 +87,32 @@ def _ratio(one: float, other: float) -> float:
 
 
 def _unexplained(loads: Sequence[LoadComparison]) -> list[str]:
-    """Return a mean that the calibrated law does not give either."""
+    """Return an observation that the calibrated law does not give either."""
     for load in loads:
         for it in load.comparisons:
-            if it.percentile is not None or it.observed_ms is None:
+            if it.observed_ms is None or _times_from_calibrated(it) <= _UNEXPLAINED:
                 continue
-            if _ratio(it.observed_ms, it.calibrated.median_ms) > _UNEXPLAINED:
-                return [
-                    f"Calibration does not explain the mean {METRICS[it.metric]} at "
-                    f"{per_second(load.replica_rps)} a replica: {number(it.observed_ms)} ms "
-                    f"observed, {number(it.calibrated.median_ms)} ms calibrated. Something slows "
-                    "or speeds requests that the law does not know, e.g. other settings or uneven "
-                    "load."
-                ]
+            name = "mean" if it.percentile is None else f"p{it.percentile} of"
+            return [
+                f"Calibration does not explain the {name} {METRICS[it.metric]} at "
+                f"{per_second(load.replica_rps)} a replica: {number(it.observed_ms)} ms observed, "
+                f"{end_words(it.calibrated.median_ms)} ms calibrated. Something slows or speeds "
+                "requests that the law does not know, e.g. other settings or uneven load."
+            ]
     return []
+
+
+def _times_from_calibrated(it: Comparison) -> float:
+    """Return by what factor an observation is off the calibrated law, both as far as known.
+
+    A percentile lies anywhere in its bucket.
+    """
+    calibrated = it.calibrated
+    if it.percentile is None:
+        return _ratio(it.observed_ms or 0.0, calibrated.median_ms)
+    low_ms = it.observed_low_ms or 0.0
+    high_ms = it.observed_high_ms or math.inf
+    return max(low_ms / calibrated.high_ms, calibrated.low_ms / high_ms, 1.0)
 
 
 def _against_littles_law(loads: Sequence[LoadComparison]) -> list[str]:
@@ -144,17 +155,17 @@ def _other_engines(asked: RightsizeQuestion) -> list[str]:
 
 
 def _behind(asked: RightsizeQuestion) -> list[str]:
-    """Return that requests waited, so that more may arrive than are answered."""
-    for slot in asked.observed.slots:
-        waiting = slot.waiting or 0.0
-        running = slot.running or 0.0
-        if waiting > 1 and waiting > _MOST_WAITING * (waiting + running):
-            return [
-                f"{number(waiting)} requests waited on average in the worst hour, "
-                f"{number(running)} ran: the servers were behind, and metrics count what is "
-                "answered, not what arrives. The true demand may be higher."
-            ]
-    return []
+    """Return that requests waited, so that latencies are those of a queue that grew."""
+    slots = asked.observed.slots
+    behind = [slot for slot in slots if is_behind(slot)]
+    if not behind:
+        return []
+    worst = max(behind, key=lambda slot: slot.waiting or 0.0)
+    return [
+        f"In {len(behind)} of {plural(len(slots), 'slot')} the servers were behind: at worst "
+        f"{number(worst.waiting)} requests waited and {number(worst.running)} ran. These latencies "
+        "are of a queue, so they do not calibrate the law. Requests that gave up are not known."
+    ]
 
 
 def reading_notes(asked: RightsizeQuestion, points: Sequence[ObservedPoint]) -> list[str]:
@@ -164,7 +175,8 @@ def reading_notes(asked: RightsizeQuestion, points: Sequence[ObservedPoint]) -> 
     notes = [*observed.notes]
     if not points:
         notes.append(
-            "No latencies were observed: nothing is calibrated. Metrics of the servers have them."
+            "No latencies of a steady load were observed: nothing is calibrated. Metrics of the "
+            "servers have them."
         )
     elif whole.n_answered < _FEW:
         span = duration_words(whole.duration_s)

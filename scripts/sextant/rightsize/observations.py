@@ -21,6 +21,8 @@ _ROUNDS = 10
 """Rounds in which groups of rates find their centres."""
 _FEW = 30
 """Answered requests below which a slot's latencies say little."""
+_MOST_WAITING = 0.2
+"""Share of the requests in flight that wait, above which the servers are behind."""
 MEANS = ("ttft", "itl", "tpot", "e2e")
 
 
@@ -54,6 +56,8 @@ class ObservedPoint:
 def observed_points(observed: Observed, deployed: Deployed) -> list[ObservedPoint]:
     """Return up to three loads, the lowest first; none without latencies.
 
+    Times in which the servers were behind are left out: no load was steady then.
+
     Raises:
         InputError: nothing was answered.
     """
@@ -61,7 +65,7 @@ def observed_points(observed: Observed, deployed: Deployed) -> list[ObservedPoin
     if not slots:
         fix = "give metrics or a trace with answered requests"
         raise InputError("no request was answered", field="--trace", fix=fix)
-    timed = [slot for slot in slots if slot.latencies_ms]
+    timed = [slot for slot in slots if slot.latencies_ms and not is_behind(slot)]
     if not timed:
         return []
     usable = [slot for slot in timed if slot.n_answered >= _FEW] or [joined_slots(timed)]
@@ -72,6 +76,12 @@ def observed_points(observed: Observed, deployed: Deployed) -> list[ObservedPoin
         slot = joined_slots([it for it, of in zip(usable, group, strict=True) if of == number])
         points.append(ObservedPoint(slot, slot.rate_rps / deployed.replicas))
     return points
+
+
+def is_behind(slot: ObservedSlot) -> bool:
+    """Return whether many requests waited: then more may have come than were answered."""
+    waiting = slot.waiting or 0.0
+    return waiting > 1 and waiting > _MOST_WAITING * (waiting + (slot.running or 0.0))
 
 
 def _groups(rates_rps: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_plain
 from sextant.trace.metric_names import meanings_of
 
-MOST_BYTES = 512 << 20
+MOST_BYTES = 128 << 20
 """Size of a file, or of all answers of a server."""
 _LINE = re.compile(r"([A-Za-z_:][\w:.]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+(-?[\d.]+))?(?:\s+#.*)?\s*")
 _LABEL = re.compile(r'([A-Za-z_][\w.]*)\s*=\s*"((?:[^"\\]|\\.)*)"')

@@ -101,7 +101,7 @@ def ingest_metrics(
 def draw_trace(readings: Readings, seed: int) -> TraceOfMetrics:
     """Return the trace of some readings. Raises InputError as `ingest_metrics` does."""
     models = metrics_by_model(readings)
-    n_requests = int(sum(model.n_answered.sum() + model.n_failed.sum() for model in models))
+    n_requests = int(sum(model.n_arrived.sum() + model.n_failed.sum() for model in models))
     if n_requests > MOST_REQUESTS:
         problem = f"{n_requests:,} requests were counted; a trace takes {MOST_REQUESTS:,}"
         raise InputError(problem, fix="read a shorter time (--last), or one LLM (--match)")
@@ -141,7 +141,7 @@ def _draw_model(
     model: ModelMetrics, start_s: float, random: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Return the requests of one LLM in order: arrival, lengths, and whether they failed."""
-    n_by_window = (model.n_answered + model.n_failed).astype(int)
+    n_by_window = (model.n_arrived + model.n_failed).astype(int)
     window = np.repeat(np.arange(model.n_windows), n_by_window)
     begin_s = model.edges_s[:-1][window] - start_s
     arrival_s = begin_s + random.random(len(window)) * np.diff(model.edges_s)[window]
@@ -151,10 +151,10 @@ def _draw_model(
         n_failed = int(model.n_failed[number_of])
         has_failed[end - n_failed : end] = n_failed > 0
     columns = {"arrival_s": arrival_s, "has_failed": has_failed}
-    answered = model.n_answered.astype(int)
+    arrived = model.n_arrived.astype(int)
     for name, counter in _SIDES:
         lengths = np.zeros(len(window), np.int64)
-        lengths[~has_failed] = _draw_lengths(model, name, counter, answered, random)
+        lengths[~has_failed] = _draw_lengths(model, name, counter, arrived, random)
         columns[name] = lengths
     order = np.argsort(arrival_s, kind="stable")
     return {name: values[order] for name, values in columns.items()}
@@ -167,13 +167,14 @@ def _draw_lengths(
     n_by_window: np.ndarray,
     random: np.random.Generator,
 ) -> np.ndarray:
-    """Return lengths of answered requests, window by window, (requests,)."""
+    """Return lengths of requests that did not fail, window by window, (requests,)."""
     n_requests = int(n_by_window.sum())
+    n_answered = float(model.n_answered.sum())
     binned = model.histograms.get(histogram)
     if binned is None or len(binned.edges) < 2:
         whole = binned.within(slice(None)).mean if binned is not None else math.nan
-        if math.isnan(whole) and counter in model.totals and n_requests:
-            whole = float(model.totals[counter].sum()) / n_requests
+        if math.isnan(whole) and counter in model.totals and n_answered:
+            whole = float(model.totals[counter].sum()) / n_answered
         if math.isnan(whole):
             names = f"{histogram}, {counter}"
             fix = "read the histograms of tokens too (SGLang: --collect-tokens-histogram)"
@@ -250,8 +251,9 @@ def _notes_of(model: ModelMetrics, *, is_one_of_many: bool) -> list[str]:
     engines = plural(model.n_engines, "engine")
     notes = [
         f"{model.engine}{of_model}: {engines}, {plural(model.n_windows + 1, 'reading')} over "
-        f"{duration_words(duration_s)}. Counts are as observed; arrivals are drawn evenly within "
-        f"{duration_words(step_s)}, lengths from the histograms, input and output apart."
+        f"{duration_words(duration_s)}. Requests are as counted: those answered, and the growth of "
+        f"those in flight. Arrivals are drawn evenly within {duration_words(step_s)}, lengths from "
+        "the histograms, input and output apart."
     ]
     for name, _ in _SIDES:
         side = name.replace("_", " ")

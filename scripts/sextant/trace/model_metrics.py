@@ -57,6 +57,8 @@ class ModelMetrics:
     """As the servers call it; None: they do not say it."""
     edges_s: np.ndarray
     """Times of the readings, (windows + 1,)."""
+    n_arrived: np.ndarray
+    """Requests that came and did not fail: those answered, and the growth of those in flight."""
     n_answered: np.ndarray
     n_failed: np.ndarray
     histograms: Mapping[str, BinnedCounts]
@@ -151,7 +153,12 @@ class _Summing:
         for name in ("input_total", "output_total", "cached", "looked_up", "missed"):
             if chosen := self._of(name):
                 totals[name] = np.diff(self._sum(chosen))
-        gauges = {name: self._gauge(name) for name in GAUGES}
+        at_readings = {name: self._gauge(name) for name in GAUGES}
+        gauges = {
+            name: (values[1:] + values[:-1]) / 2
+            for name, values in at_readings.items()
+            if values is not None
+        }
         sheet = metric_sheet()
         names = (*sheet.process_labels, *sheet.engine_labels)
         queues = self._of("running") or self.group
@@ -165,11 +172,12 @@ class _Summing:
             engine=engine,
             llm=llm,
             edges_s=self.grid,
+            n_arrived=_arrived(answered, at_readings),
             n_answered=answered,
             n_failed=failed,
             histograms=known,
             totals=totals,
-            gauges={name: gauge for name, gauge in gauges.items() if gauge is not None},
+            gauges=gauges,
             n_engines=len({series.label(names) for series in queues}),
             n_restarts=n_restarts,
             notes=notes,
@@ -258,7 +266,7 @@ class _Summing:
         return np.interp(self.grid, times_s, grown)
 
     def _gauge(self, quantity: str) -> np.ndarray | None:
-        """Return the mean of a gauge over each window, summed over engines."""
+        """Return a gauge at each reading, summed over engines; NaN where none was read."""
         ranks = metric_sheet().rank_labels
         by_engine: dict[Process, list[MetricSeries]] = defaultdict(list)
         for series in self._of(quantity):
@@ -275,9 +283,18 @@ class _Summing:
                 for it in alike
             ]
             is_there = ~np.isnan(values).all(axis=0)
-            total += np.nanmax(
-                np.nan_to_num(values, nan=-math.inf), axis=0, where=is_there, initial=0
-            )
+            filled = np.nan_to_num(values, nan=-math.inf)
+            total += np.where(is_there, np.max(filled, axis=0), 0.0)
             is_read |= is_there
-        total = np.where(is_read, total, math.nan)
-        return (total[1:] + total[:-1]) / 2
+        return np.where(is_read, total, math.nan)
+
+
+def _arrived(n_answered: np.ndarray, gauges: Mapping[str, np.ndarray | None]) -> np.ndarray:
+    """Return the requests that came in each window, by those answered and those in flight."""
+    read = [values for values in gauges.values() if values is not None]
+    if not read:
+        return n_answered
+    in_flight = np.sum(read, axis=0)
+    growth = np.nan_to_num(np.diff(in_flight))
+    total = np.maximum.accumulate(np.cumsum(n_answered + growth))
+    return np.diff(np.round(total.clip(min=0.0)), prepend=0.0)

@@ -239,3 +239,27 @@ def test_a_deployment_is_replicas_of_a_gpu_profile() -> None:
 def test_options_that_make_no_sense_are_refused(options, said) -> None:
     with pytest.raises(InputError, match=said):
         sextant.rightsize(deployed=f"1x{PROFILE}", **ASKED, **options)
+
+
+def test_servers_that_are_behind_calibrate_nothing_and_all_that_came_counts(tmp_path) -> None:
+    """One server, of which 20 requests a second are answered while 50 come."""
+    texts = []
+    server = Server("vllm", "llama-8b")
+    for minute in range(6):
+        texts.append((60.0 * minute, server.text()))
+        for number in range(1200):
+            server.serve(500 + number % 100, 150 + number % 50, 30.0 * minute, 40.0 * minute)
+        server.running, server.waiting = 200, 1800 * (minute + 1) - 200
+    path = tmp_path / "behind.json"
+    path.write_text(json.dumps(matrix(texts)))
+    answer = sextant.rightsize(
+        metrics=[path],
+        deployed=f"1x{PROFILE}",
+        **ASKED | {"gpu_profiles": PROFILE},
+    )
+    assert answer.result.requests.rate_rps == pytest.approx(50, rel=0.05)
+    assert answer.result.present.loads == []
+    assert "the servers were behind" in answer.result.doubts[0]
+    assert "Predicted: it keeps the SLO" in str(answer)
+    assert answer.result.same_profile.calibrated == answer.result.same_profile.uncalibrated
+    assert answer.result.same_profile.calibrated.replicas > 1

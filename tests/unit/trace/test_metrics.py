@@ -160,6 +160,20 @@ def test_a_series_that_its_first_count_makes_appear_counts_from_zero() -> None:
     assert model.n_failed.sum() == 3
 
 
+def test_requests_still_in_flight_came_too() -> None:
+    before = served("vllm", 10)
+    middle = grown(before, 10)
+    middle.running, middle.waiting = 30, 50
+    after = grown(middle, 40)
+    after.running, after.waiting = 60, 0
+    texts = snapshots(before, middle, after)
+    (model,) = metrics_by_model(parse_readings(texts, 60))
+    assert model.n_answered.tolist() == [10, 40]
+    assert model.n_arrived.tolist() == [10 + 80, 40 - 20]
+    trace = draw_trace(parse_readings(texts, 60), seed=0)
+    assert trace.table.num_rows == 110
+
+
 def test_ranks_of_one_engine_count_once() -> None:
     before = served("sglang", 10)
     before.running = 12
