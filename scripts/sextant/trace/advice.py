@@ -66,11 +66,16 @@ def refusal(
             f"say what each word means ({counted}), e.g. --status-words '{example}' "
             f"(`status_words` of a mapping file); a status is one of {STATUSES}"
         )
-    has_missing = any(MISSING in reason for reason in refused.reasons)
-    if form.is_log and has_missing and "status" not in form.columns:
+    tokens = [form.columns[name].text for name in NEEDED_COLUMNS[1:]]
+    if form.is_log and any(f"{text}: {MISSING}" in refused.reasons for text in tokens):
+        if "status" not in form.columns:
+            fixes.append(
+                "where failed requests lack tokens, map the column that says so (status=COLUMN"
+                f"{_named(other_names, _TELLS_OUTCOME)})"
+            )
         fixes.append(
-            "where failed requests lack tokens, map the column that says so (status=COLUMN"
-            f"{_named(other_names, _TELLS_OUTCOME)})"
+            f"if requests without {'a status and ' * ('status' in form.columns)}tokens failed, "
+            "--status-words null=failed counts them as failed"
         )
     if any(ZERO_OUTPUT in reason for reason in refused.reasons):
         fixes.append(
@@ -79,9 +84,12 @@ def refusal(
         )
     if refused.inputs and any("below 1" in reason for reason in refused.reasons):
         fixes.append(f"tokens of a cache are left out: input_tokens={refused.inputs[0]} adds them")
-    not_numbers = any("not a number" in reason for reason in refused.reasons)
-    if not refused.n_accepted and not_numbers:
+    numbers = [reason for reason in refused.reasons if "not a number" in reason]
+    arrival = form.columns["arrival_s"].text if "arrival_s" in form.columns else ""
+    if not refused.n_accepted and f"{arrival}: not a number" in numbers:
         fixes.append("for arrivals that are date-times give --columns with --time-unit iso")
+    elif numbers:
+        fixes.append("a number is written 1234, 1234.5 or 1e3, without commas or units")
     if any("not a date and time" in reason for reason in refused.reasons):
         fixes.append(f"a date and time is {FORMS}")
     fixes.append(

@@ -37,6 +37,8 @@ _WORDS = dict.fromkeys(_OK_WORDS, _OK) | dict.fromkeys(_FAILED_WORDS, _FAILED)
 _SAID = {"ok": _OK, "failed": _FAILED, None: _NONE}
 _HTTP_STATUS = re.compile(r"([1-9])\d\d(?:\.0+)?", re.ASCII)
 _BETWEEN_WORDS = re.compile(r"[\s-]+")
+NULL = "null"
+"""The word for no status: if it means failed, requests without it and without tokens failed."""
 NO_STATUS = "neither ok nor failed"
 ZERO_OUTPUT = "zero in a request that is ok"
 MISSING = "missing value"
@@ -223,6 +225,8 @@ class Judge:
         codes = cells.status_codes(self.form.status_words)
         outputs = cells.columns["output_tokens"]
         is_empty = ~is_null(outputs) & (outputs.fill_null(1).to_numpy() == 0)
+        if self.form.status_words.get(NULL) == "failed":
+            is_empty |= is_null(outputs)
         return (codes == _FAILED) | ((codes == _NONE) & is_empty), codes
 
     def _placed(self, cells: Cells, has_failed: np.ndarray) -> tuple[Cells, np.ndarray]:

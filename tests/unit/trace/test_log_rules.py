@@ -415,3 +415,20 @@ def test_flat_lines_of_an_access_log_have_their_http_code(tmp_path):
     text = json.dumps(row) + "\n" + json.dumps(failed) + "\n"
     trace, _, _ = ingest(tmp_path, text, "otel", "access.log")
     assert trace["status"].tolist() == ["ok", "failed"]
+
+
+@pytest.mark.parametrize("status", ["", ",status=status"])
+def test_requests_without_status_and_tokens_fail_if_one_says_so(tmp_path, status):
+    rows = [f"{number},5,2,stop" for number in range(90)]
+    rows += [f"{90 + number},,,null" for number in range(10)]
+    with pytest.raises(InputError, match=r"tokens failed, --status-words null=failed"):
+        _read(tmp_path, _table(*rows), status, max_rejected_fraction=0.01)
+    options = {"status_words": "null=failed", "max_rejected_fraction": 0.0}
+    trace, _, report = _read(tmp_path, _table(*rows), status, **options)
+    assert (report["n_failed"], report["n_rejected"], len(trace)) == (10, 0, 100)
+
+
+def test_a_number_with_commas_is_refused_with_how_it_is_written(tmp_path):
+    text = _table('0,"1,234",2,ok')
+    with pytest.raises(InputError, match=r"in: not a number \('1,234'\).*a number is written 1234"):
+        _read(tmp_path, text, max_rejected_fraction=0.0)
