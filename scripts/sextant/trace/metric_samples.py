@@ -26,6 +26,10 @@ _LINE = re.compile(r"([A-Za-z_:][\w:.]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+(-?[\d.]+)
 _LABEL = re.compile(r'([A-Za-z_][\w.]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 _LEAST_INTERVAL_S = 1.0
+_LAST_S = 7.26e9
+"""The year 2200, in seconds since 1970."""
+LARGEST = 1e18
+"""No counter of a server, and no finite edge of its histograms, has a larger value."""
 _TWO = "give two or more, e.g. `curl -si URL/metrics > 1.txt`, and again some minutes later"
 _QUERY = 'query the metrics themselves, e.g. {__name__=~"vllm:.*"}, without rate() or sum()'
 
@@ -219,9 +223,11 @@ def _values(result: Mapping[str, Any], origin: str) -> Points:
     try:
         values = result["values"] if "values" in result else [result["value"]]
         pairs = [(float(at_s), float(value)) for at_s, value in values]
-    except (KeyError, TypeError, ValueError):
+        if not all(0 <= at_s <= _LAST_S for at_s, _ in pairs):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, OverflowError):
         fix = "give the JSON of /api/v1/query_range as Prometheus answered it"
-        problem = f"the series {result['metric']} has no pairs of time and value"
+        problem = f"the series {str(result['metric'])[:200]} has no pairs of time and value"
         raise InputError(problem, file=origin, field="values", fix=fix) from None
     return {at_s: value for at_s, value in pairs if math.isfinite(value)}
 
@@ -241,7 +247,7 @@ def _results(text: MetricText) -> list[dict[str, Any]]:
     data = content.get("data", content) if isinstance(content, dict) else {"result": content}
     results = data.get("result") if isinstance(data, dict) else None
     is_series = isinstance(results, list) and all(
-        isinstance(result, dict) and isinstance(result.get("metric"), dict) for result in results
+        isinstance(result, dict) and _are_labels(result.get("metric")) for result in results
     )
     if not is_series or not isinstance(results, list):
         problem = "not an answer to a query: no data.result with series"
@@ -249,10 +255,17 @@ def _results(text: MetricText) -> list[dict[str, Any]]:
     return results
 
 
+def _are_labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
 def _series(points: Mapping[tuple[str, Labels], Points]) -> list[MetricSeries]:
     series = []
     for (name, labels), values in points.items():
         times_s = np.array(sorted(values))
         in_order = np.array([values[at_s] for at_s in times_s.tolist()])
+        if np.abs(in_order).max() > LARGEST:
+            problem = f"{name} is {in_order[np.abs(in_order).argmax()]:g}"
+            raise InputError(problem, field=name, fix="give metrics as the server wrote them")
         series.append(MetricSeries(name, dict(labels), times_s, in_order))
     return series

@@ -15,7 +15,7 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.trace.histogram import Histogram
 from sextant.trace.metric_names import GAUGES, HISTOGRAMS, Meaning, meanings_of, metric_sheet
-from sextant.trace.metric_samples import MetricSeries, Readings
+from sextant.trace.metric_samples import LARGEST, MetricSeries, Readings
 
 Process = tuple[str, ...]
 _COUNTED_BY = ("e2e_s", "output_tokens", "input_tokens", "ttft_s")
@@ -225,10 +225,9 @@ class _Summing:
         buckets: dict[float, list[_Series]] = defaultdict(list)
         edges_of: dict[Process, set[float]] = defaultdict(set)
         for series in self._of(quantity, "bucket"):
-            edge = float(series.source.labels.get("le", "nan"))
-            if not math.isnan(edge):
-                buckets[edge].append(series)
-                edges_of[self._without_edge(series)].add(edge)
+            edge = _edge_of(series.source)
+            buckets[edge].append(series)
+            edges_of[self._without_edge(series)].add(edge)
         shared = set.intersection(*edges_of.values()) if edges_of else set()
         if math.inf not in shared:
             if not n_values.any():
@@ -287,6 +286,19 @@ class _Summing:
             total += np.where(is_there, np.max(filled, axis=0), 0.0)
             is_read |= is_there
         return np.where(is_read, total, math.nan)
+
+
+def _edge_of(series: MetricSeries) -> float:
+    """Return the upper edge of a bucket. Raises InputError unless it is a number from 0 on."""
+    text = series.labels.get("le", "")
+    try:
+        edge = float(text)
+    except ValueError:
+        edge = math.nan
+    if not (0 <= edge <= LARGEST or edge == math.inf):
+        problem = f"a bucket of {series.name} ends at {text!r}"
+        raise InputError(problem, field="le", fix="give metrics as the server wrote them")
+    return edge
 
 
 def _arrived(n_answered: np.ndarray, gauges: Mapping[str, np.ndarray | None]) -> np.ndarray:
