@@ -159,19 +159,23 @@ def quantized(scheme: Scheme, n_dense: int, n_experts: int = 0) -> dict[str, Any
 
 def _without_exceptions(inner: Config, matrices: Sequence[Matrix], schemes: _Schemes) -> _Schemes:
     """Return the schemes of the matrices that are quantized: `inner` names modules that are not."""
+    # Thousands of names may mean few modules, e.g. one for each expert.
+    names = {
+        read_module(name): name
+        for field in _EXCEPTIONS
+        for name in inner.listing(field, str, default=[])
+    }
     kept: set[Matrix] = set()
     unknown = []
-    for field in _EXCEPTIONS:
-        for name in inner.listing(field, str, default=[]):
-            module = read_module(name)
-            chosen = module.select(matrices)
-            kept.update(chosen)
-            is_known = module.is_never_quantized or module.part == "head"
-            if not chosen and not is_known and not module.is_beyond(matrices):
-                unknown.append(name)
+    for module, name in names.items():
+        chosen = module.select(matrices)
+        kept.update(chosen)
+        is_known = module.is_never_quantized or module.part == "head"
+        if not chosen and not is_known and not module.is_beyond(matrices):
+            unknown.append(name)
     if unknown:
-        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" * (len(unknown) > 3))
-        inner.assume(f"Left unquantized, but not a part of this LLM: {names}.")
+        listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" * (len(unknown) > 3))
+        inner.assume(f"Left unquantized, but not a part of this LLM: {listed}.")
     return {matrix: scheme for matrix, scheme in schemes.items() if matrix not in kept}
 
 
@@ -200,11 +204,13 @@ def _by_layer(inner: Config, matrices: Sequence[Matrix]) -> _Schemes:
             "Put the hf_quant_config.json beside the config, or give --dtype."
         )
         return {}
-    schemes: _Schemes = {}
+    modules = {}
     for name, values in listed.items():
         section = inner.section("quantized_layers", values)
-        scheme = _algorithm(section, "quant_algo")
-        schemes |= dict.fromkeys(read_module(name).select(matrices), scheme)
+        modules[read_module(name)] = _algorithm(section, "quant_algo")
+    schemes: _Schemes = {}
+    for module, scheme in modules.items():
+        schemes |= dict.fromkeys(module.select(matrices), scheme)
     return schemes
 
 
