@@ -36,8 +36,7 @@ def simulated(law: StepLaw, row: pd.Series, e2e_ms: float) -> tuple[float, float
         np.round(row[name] * generator.uniform(1 - SPREAD, 1 + SPREAD, n))
         for name in ("input_tokens", "output_tokens")
     ]
-    kv_tokens = int(row["requests_that_fit"] * (row["input_tokens"] + row["output_tokens"] / 2))
-    scheduler = Scheduler(kv_tokens, 1024, 8192, has_prefix_caching=False)
+    scheduler = Scheduler(int(row["kv_tokens"]), 1024, 8192, has_prefix_caching=False)
     requests, duration_s = RequestStream.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
     try:
         found = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
