@@ -16,6 +16,7 @@ import httptools
 
 from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_keys
+from sextant.trace.metric_names import metric_sheet
 
 GET_TIMEOUT_S = 5.0
 MOST_METRICS_BYTES = 16 << 20
@@ -138,24 +139,21 @@ class MetricNames:
     n_accepted_tokens: str | None = None  # of these drafts, tokens that were accepted
 
 
-VLLM_METRICS = MetricNames(
-    n_running="vllm:num_requests_running",
-    n_waiting="vllm:num_requests_waiting",
-    kv_cache_usage="vllm:kv_cache_usage_perc",
-    n_preemptions="vllm:num_preemptions_total",
-    itl_s="vllm:inter_token_latency_seconds",
-    n_drafts="vllm:spec_decode_num_drafts_total",
-    n_accepted_tokens="vllm:spec_decode_num_accepted_tokens_total",
-)
-# https://docs.sglang.io/references/production_metrics.html
-SGLANG_METRICS = MetricNames(
-    n_running="sglang:num_running_reqs",
-    n_waiting="sglang:num_queue_reqs",
-    kv_cache_usage="sglang:token_usage",
-    itl_s="sglang:inter_token_latency_seconds",
-)
-# https://huggingface.co/docs/text-generation-inference/reference/metrics
-TGI_METRICS = MetricNames(n_running="tgi_batch_current_size", n_waiting="tgi_queue_size")
+def metric_names(engine: str) -> MetricNames:
+    """Return the newest names of an engine's metrics (`resources/traces/metrics.yaml`)."""
+    sheet = metric_sheet()
+    names = sheet.engines[engine]
+    return MetricNames(
+        n_running=names.running[0],
+        n_waiting=names.waiting[0],
+        itl_s=next(iter(names.itl_s), None),
+        **sheet.telemetry.get(engine, {}),
+    )
+
+
+VLLM_METRICS = metric_names("vllm")
+SGLANG_METRICS = metric_names("sglang")
+TGI_METRICS = metric_names("tgi")
 
 
 def samples(text: str, name: str | None) -> list[tuple[dict[str, str], float]]:

@@ -61,6 +61,8 @@ class MetricSheet:
     engine_labels: Sequence[str]
     rank_labels: Sequence[str]
     engines: Mapping[str, EngineNames]
+    telemetry: Mapping[str, Mapping[str, str]]
+    """By engine, further metrics that are read while a server is measured."""
 
     def has_failed(self, reason: str) -> bool:
         """Return whether a request that finished for this reason failed."""
