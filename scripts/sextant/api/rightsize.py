@@ -147,14 +147,10 @@ def _question(
         traffic=observed.traffic,
     )
     asked = capacity_question(traffic, promise, case, candidates, server, SearchOptions())
-    question = asked.question
-    names = question.gpu_profile_ids
-    if names and deployed.gpu_profile_id not in names:
-        question = replace(question, gpu_profile_ids=(*names, deployed.gpu_profile_id))
     window_s = asked.target.window_s or HOUR_S
     rates = window_rates(observed.trace, window_s, choice)
     return RightsizeQuestion(
-        question=question,
+        question=asked.question,
         traffic=asked.traffic,
         target=asked.target,
         settings=asked.settings,

@@ -8,6 +8,7 @@ import numpy as np
 
 from sextant.answer.option import Option
 from sextant.answer.words import moment_words
+from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.case import read_case
 from sextant.ask.laws import CaseLaws, find_laws
 from sextant.ask.traffic import demand_notes
@@ -213,10 +214,13 @@ def rightsize_deployment(asked: RightsizeQuestion) -> Rightsizing:
 
 def _with_deployed(asked: RightsizeQuestion) -> RightsizeQuestion:
     """Return the question with the deployed GPU profile among the candidates."""
-    candidates = read_case(asked.question).gpu_profiles
+    case = read_case(asked.question)
+    candidates = case.gpu_profiles
     name = asked.deployed.gpu_profile_id
     if name in candidates:
         return asked
+    measured = case.source.characterization.profiles
+    find_gpu_profile(name, {**measured, **candidates}, field="--deployed")
     question = replace(asked.question, gpu_profile_ids=(*candidates, name))
     return replace(asked, question=question)
 

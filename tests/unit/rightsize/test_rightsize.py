@@ -221,6 +221,14 @@ def test_a_deployment_that_is_none_is_refused(text: str) -> None:
         Deployed.parse(text)
 
 
+def test_an_unknown_gpu_and_one_that_is_too_small_are_said(trace) -> None:
+    large = ASKED | {"hf_config": OTHER, "gpu_profiles": "4xH100-80GB"}
+    for profile, said in (("1xFOO-80GB", "unknown GPU profile"), (PROFILE, "cannot serve")):
+        with pytest.raises(InputError, match=said) as caught:
+            sextant.rightsize(trace=trace, deployed=f"2x{profile}", **large)
+        assert caught.value.field == "deployed"
+
+
 def test_a_deployment_is_replicas_of_a_gpu_profile() -> None:
     assert Deployed.parse("8x2xH100-80GB") == (8, "2xH100-80GB")
     assert Deployed.parse("12 × 4xL4-24GB") == (12, "4xL4-24GB")
