@@ -273,10 +273,11 @@ EDITS: dict[str, Counter[str]] = {
     "recommend/recommend.py": Counter(),
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
+    "rightsize/rightsize.py": Counter(),
     "simulate/cache_depths.py": TRACE_PAGE,
     "simulate/steps.py": Counter(write_report=1, evaluate_predictor=1, build_store=1),
     "studies/pareto.py": Counter(),  # the project has no study
-    "trace/rules.py": Counter(),
+    "trace/rules.py": TRACE_PAGE,  # the page says what ingest left out
     "workload/fit.py": TRACE_PAGE,
 }
 
