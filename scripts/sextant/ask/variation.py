@@ -110,7 +110,11 @@ def parse_variants(texts: Sequence[str]) -> list[Variant]:
     for text in texts:
         name, _, listed = text.partition("=")
         _check_name(name.strip(), text, values_of)
-        values_of[name.strip()] = [_number(value, text) for value in listed.split(",")]
+        values = [_number(value, text) for value in listed.split(",")]
+        if len(set(values)) < len(values):
+            problem = f"{text!r} lists a value twice"
+            raise InputError(problem, field=_FIELD, fix="list each value once")
+        values_of[name.strip()] = values
     n = math.prod(map(len, values_of.values()))
     if n > MOST_COMBINATIONS:
         fix = f"give fewer values: {MOST_COMBINATIONS} combinations at most"

@@ -31,6 +31,8 @@ class Layer(NamedTuple):
         return self._replace(**changes)
 
 
+_MOST_LAYERS = 10_000
+"""Far above the layers of any LLM: each of them is listed."""
 _KINDS: dict[Any, tuple[str, ...]] = {
     "full_attention": ("full",),
     "attention": ("full",),
@@ -71,7 +73,7 @@ def read_layers(config: Config, family: Family) -> list[Layer]:
     if layers:
         return layers
     name = str(family.sizes.size_names.get("layers", "num_hidden_layers"))
-    n_layers = config.integer(name) * family.layers.repeats
+    n_layers = config.integer(name, most=_MOST_LAYERS) * family.layers.repeats
     layers = [Layer(mixers) for mixers in _kinds_of_layers(config, family, n_layers)]
     if config.optional("cross_attention_layers"):
         crossed = config.listing("cross_attention_layers", int)
@@ -92,7 +94,7 @@ def _layers_of_a_search(config: Config) -> list[Layer]:
     if config.optional("block_configs") is None:
         return []
     blocks = config.get("block_configs")
-    n_layers = config.integer("num_hidden_layers")
+    n_layers = config.integer("num_hidden_layers", most=_MOST_LAYERS)
     hidden, heads = config.integers("hidden_size", "num_attention_heads")
     if not isinstance(blocks, list) or len(blocks) != n_layers:
         fix = f"give each of the {n_layers} layers"

@@ -106,9 +106,16 @@ def _verdict_lines(answer: Rightsizing) -> list[str | tuple[str, str]]:
     observed = [hour for hour in present.hours if hour.is_observed_met is not None]
     if observed:
         n_met = sum(bool(hour.is_observed_met) for hour in observed)
+        seen = {metric for hour in observed for metric in hour.observed_ms}
+        names = {
+            is_seen: joined([METRICS[m] for m in answer.slo.limits if (m in seen) == is_seen])
+            for is_seen in (True, False)
+        }
+        kept = f"kept the limit on {names[True]}" if names[False] else "kept the limits"
+        unseen = f" {names[False]} was not observed." if names[False] else ""
         lines.append(
-            f"Observed: {_present_words(answer)} kept the limits in {n_met} of "
-            f"{plural(len(observed), 'slot')} of {duration_words(_slot_s(observed))}."
+            f"Observed: {_present_words(answer)} {kept} in {n_met} of "
+            f"{plural(len(observed), 'slot')} of {duration_words(_slot_s(observed))}.{unseen}"
         )
     sure = _chance(present.probability_met)
     plain = _chance(present.uncalibrated_probability_met)

@@ -49,6 +49,7 @@ def test_all_combinations_are_listed_in_order() -> None:
         (["price:=1"], "'price:=1' does not say what is varied"),
         (["traffic"], "'' in 'traffic' is not a number above 0"),
         (["traffic=1,x"], "'x' in 'traffic=1,x' is not a number above 0"),
+        (["traffic=1,1.0"], "'traffic=1,1.0' lists a value twice"),
         (["traffic=0"], "'0' in 'traffic=0' is not a number above 0"),
         (["traffic=nan"], "'nan' in 'traffic=nan' is not a number above 0"),
         (["traffic=inf"], "'inf' in 'traffic=inf' is not a number above 0"),
