@@ -202,12 +202,17 @@ def _draw_lengths(
 def _draw_buckets(
     binned: BinnedCounts, total: Histogram, window: int, n: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the buckets of a window's requests: those counted, in any order, where they agree."""
+    """Return the buckets of a window's requests in any order: those counted, as far as they go.
+
+    Requests beyond these, which are still in flight, are drawn from the same counts.
+    """
     counts = np.round(binned.counts[window]).astype(int)
-    if counts.sum() == n:
-        return random.permutation(np.repeat(np.arange(len(counts)), counts))
-    source = binned.counts[window] if binned.counts[window].sum() > 0 else total.counts
-    return random.choice(len(source), size=n, p=source / source.sum())
+    counted = random.permutation(np.repeat(np.arange(len(counts)), counts))
+    if n <= len(counted):
+        return counted[:n]
+    source = binned.counts[window] if len(counted) else total.counts
+    more = random.choice(len(source), size=n - len(counted), p=source / source.sum())
+    return random.permutation(np.concatenate([counted, more]))
 
 
 def _table(columns: Sequence[Mapping[str, np.ndarray]], llms: Sequence[str | None]) -> pa.Table:
