@@ -6,11 +6,16 @@ srt/metrics/collector.py, TGI's router/src/server.rs and tensorrt_llm/metrics/co
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from sextant.ask.forecast import MEDIANS
+from sextant.ask.laws import Settings, find_laws
+from sextant.ask.question import Question
 from sextant.simulate.simulation import OK, Scheduler, StepLaw, simulate
+from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream
 
 TTFT = (
@@ -28,6 +33,20 @@ E2E = (
 TOKENS = tuple(m * 10**e for e in range(5) for m in (1, 2, 5))[:-1]
 LINEAR = tuple(41.0 * n for n in range(1, 101))
 GEOMETRIC = tuple(0.0001 * 1.5**n for n in range(1, 36))
+
+
+def slower_law(hf_config: Path, profile_id: str, slower: float) -> tuple[Scheduler, StepLaw]:
+    """Return how a replica of known law works: the likeliest law, with longer times."""
+    question = Question(
+        MEDIANS,
+        hf_config=hf_config,
+        requests=RequestLengths(Length(720, 720), Length(170, 170)),
+        gpu_profile_ids=(profile_id,),
+    )
+    laws = find_laws(question, Settings(), 0).servers[profile_id]
+    law = laws.law(0)
+    times = {name: slower * term for name, term in vars(law).items() if name.endswith("_ms")}
+    return laws.scheduler, replace(law, **times)
 
 
 @dataclass

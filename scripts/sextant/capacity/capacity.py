@@ -1,6 +1,6 @@
 """How many replicas of which GPU profile meet an SLO under given traffic, by simulation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,6 @@ from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare_with_api
 from sextant.ask.laws import CaseLaws, candidate_laws, find_laws
 from sextant.ask.traffic import TraceTraffic, demand_notes
-from sextant.ask.variation import Variant
 from sextant.capacity.answer import (
     CapacityAnswer,
     CapacityFindings,
@@ -34,6 +33,7 @@ from sextant.decide.latency_surface import LatencySurface
 from sextant.decide.replica_sizing import Days, Sizing, borne_of, replica_loads, size_profiles
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.facts.engine import Startup
+from sextant.facts.gpu import GPUProfile
 from sextant.pages.words import percent, plural
 from sextant.workload.requests import RequestStream, steady_like
 
@@ -64,14 +64,7 @@ class _Sized:
         }
         requests = steady_like(capacity_question.sizing_traffic, question.seed)
         surface = laws.candidates.surface(requests, question.prefix_hit_rate)
-        sizings = size_profiles(
-            servers,
-            capacity_question.sizing_traffic,
-            capacity_question.target,
-            1 - capacity_question.risk,
-            surface,
-            capacity_question.terms.least,
-        )
+        sizings = _size(capacity_question, servers, surface)
         return cls(capacity_question, laws, servers, surface, sizings)
 
     @property
@@ -145,36 +138,29 @@ class _Sized:
         unknowns = unknowns_of_laws(laws, self.surface.request, replica_rps)
         return find_cause(profile_id, sizing.loads, unknowns)
 
-    def varied(self, variant: Variant) -> "_Sized":
-        """Return the question of a variant, sized with the same laws."""
-        capacity_question = self.capacity_question.varied(variant)
-        case = self.laws.case
-        gpu_profiles = variant.priced(case.gpu_profiles)
-        servers = {
-            name: replace(server, profile=gpu_profiles[name])
-            for name, server in self.servers.items()
+    def at_prices(self, gpu_profiles: Mapping[str, GPUProfile]) -> "_Sized":
+        """Return the same replicas at the prices of these GPU profiles."""
+        sizings = {
+            name: replace(sizing, server=replace(sizing.server, profile=gpu_profiles[name]))
+            for name, sizing in self.sizings.items()
         }
-        sizings = size_profiles(
-            servers,
-            capacity_question.sizing_traffic,
-            capacity_question.target,
-            1 - capacity_question.risk,
-            self.surface,
-            capacity_question.terms.least,
-        )
-        return replace(
-            self,
-            capacity_question=capacity_question,
-            laws=replace(self.laws, case=replace(case, gpu_profiles=gpu_profiles)),
-            servers=servers,
-            sizings=sizings,
-        )
+        return replace(self, sizings=sizings)
 
     def vary(self, chosen: Option) -> list[Variation]:
-        """Return the option of each variant that is asked about."""
+        """Return the option of each variant that is asked about.
+
+        What is needed does not depend on prices: each load and its limits are sized once.
+        """
+        sized_by_slo = {self.capacity_question.question.slo: self}
         variations = []
         for variant in self.capacity_question.variants:
-            outcome = self.varied(variant).ranked_outcomes()[0]
+            varied = self.capacity_question.varied(variant)
+            priced = variant.priced(self.laws.case.gpu_profiles)
+            slo = varied.question.slo
+            if slo not in sized_by_slo:
+                sizings = _size(varied, self.servers, self.surface)
+                sized_by_slo[slo] = replace(self, capacity_question=varied, sizings=sizings)
+            outcome = sized_by_slo[slo].at_prices(priced).ranked_outcomes()[0]
             option = outcome.option if outcome.replicas else Option()
             variations.append(Variation(variant.values, option, chosen))
         return variations
@@ -330,6 +316,22 @@ class _Sized:
                 "(--max-model-len, or the LLM's context): every replica refuses them."
             )
         return warnings
+
+
+def _size(
+    capacity_question: CapacityQuestion,
+    servers: Mapping[str, SimulatedReplica],
+    surface: LatencySurface,
+) -> dict[str, Sizing]:
+    """Return what each GPU profile needs for a question."""
+    return size_profiles(
+        servers,
+        capacity_question.sizing_traffic,
+        capacity_question.target,
+        1 - capacity_question.risk,
+        surface,
+        capacity_question.terms.least,
+    )
 
 
 def answer_capacity(

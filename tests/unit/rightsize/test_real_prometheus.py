@@ -6,20 +6,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sextant
-from served_metrics import Server, in_flight, simulated
-from sextant.ask.forecast import MEDIANS
-from sextant.ask.laws import Settings, find_laws
-from sextant.ask.question import Question
+from served_metrics import Server, in_flight, simulated, slower_law
 from sextant.base.network import reserve_port
 from sextant.engine.http import ServerAddress, get
-from sextant.workload.lengths import Length, RequestLengths
 from stub_server import StubServer
 from support import ROOT
 
@@ -37,19 +32,6 @@ RATE_RPS = 14.0
 SCRAPED_S = 60.0
 BEFORE_S = 30.0
 SLOWER = 1.4
-
-
-def law_of_servers():
-    question = Question(
-        MEDIANS,
-        hf_config=LLM,
-        requests=RequestLengths(Length(720, 720), Length(170, 170)),
-        gpu_profile_ids=(PROFILE,),
-    )
-    laws = find_laws(question, Settings(), 0).servers[PROFILE]
-    terms = vars(laws.law(0))
-    slower = {name: SLOWER * term for name, term in terms.items() if name.endswith("_ms")}
-    return laws.scheduler, replace(laws.law(0), **slower)
 
 
 def serving(served, began_s: float):
@@ -101,7 +83,7 @@ def prometheus(targets: list[str], folder: Path) -> Iterator[str]:
 
 
 def test_what_prometheus_scraped_calibrates_the_law_of_the_servers(tmp_path) -> None:
-    law = law_of_servers()
+    law = slower_law(LLM, PROFILE, SLOWER)
     served = simulated(RATE_RPS, BEFORE_S + 2 * SCRAPED_S, REPLICAS, *law)
     began_s = time.monotonic() - BEFORE_S
     by_server = [served[number::REPLICAS] for number in range(REPLICAS)]

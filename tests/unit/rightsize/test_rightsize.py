@@ -2,19 +2,14 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import sextant
-from served_metrics import Server, matrix, simulated
-from sextant.ask.forecast import MEDIANS
-from sextant.ask.laws import Settings, find_laws
-from sextant.ask.question import Question
+from served_metrics import Server, matrix, simulated, slower_law
 from sextant.base.errors import InputError
 from sextant.rightsize.question import Deployed
-from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
@@ -36,16 +31,7 @@ ASKED = {
 @pytest.fixture(scope="module")
 def law():
     """The scheduler and the true law of a replica: the likeliest one, but slower."""
-    question = Question(
-        MEDIANS,
-        hf_config=LLM,
-        requests=RequestLengths(Length(720, 720), Length(170, 170)),
-        gpu_profile_ids=(PROFILE,),
-    )
-    laws = find_laws(question, Settings(), 0).servers[PROFILE]
-    terms = vars(laws.law(0))
-    slower = {name: SLOWER * term for name, term in terms.items() if name.endswith("_ms")}
-    return laws.scheduler, replace(laws.law(0), **slower)
+    return slower_law(LLM, PROFILE, SLOWER)
 
 
 @pytest.fixture(scope="module")
