@@ -24,8 +24,10 @@ from project import Project  # noqa: E402
 from sextant.base.sheets import read_configuration  # noqa: E402
 from support import ROOT  # noqa: E402
 
-# A busy machine is no defect of the code.
-hypothesis.settings.register_profile("any machine", deadline=None)
+# A busy machine is no defect of the code. The same commit gives the same cases; to look for new
+# ones: pytest --hypothesis-profile search.
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("any machine")
 
 COMPILE = """

@@ -165,7 +165,7 @@ def _kinds_of_layers(config: Config, family: Family, n: int) -> list[tuple[str, 
         if config.optional(name) is None:
             continue
         listed = config.listing(name, str)
-        if name.endswith("block_types"):  # a pattern that repeats
+        if name.endswith("block_types") and listed:  # a pattern that repeats
             listed = [listed[i % len(listed)] for i in range(n)]
         allowed = {**_KINDS, rules.window_fields[1]: ("sliding",)}
         if len(listed) > n and rules.repeats == 1:

@@ -106,6 +106,12 @@ def test_an_odd_value_is_one_short_error_or_has_no_effect_on_sanity(load, data, 
     assert sum(llm.flop_parameters.values()) > 0
 
 
+def test_a_pattern_of_no_kinds_is_refused(load):
+    griffin = next(config for config in MANY if config.get("block_types"))
+    with pytest.raises(InputError, match="block_types.*give .*recurrent"):
+        load({**griffin, "block_types": []})
+
+
 def test_the_table_of_configurations_is_what_the_code_computes(mirror):
     lines = (ROOT / "resources" / "llms" / "README.md").read_text().splitlines()
     header, _, *rows = [
