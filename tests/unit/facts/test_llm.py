@@ -108,7 +108,7 @@ def test_an_odd_value_is_one_short_error_or_has_no_effect_on_sanity(load, data, 
 
 def test_a_pattern_of_no_kinds_is_refused(load):
     griffin = next(config for config in MANY if config.get("block_types"))
-    with pytest.raises(InputError, match="block_types.*give .*recurrent"):
+    with pytest.raises(InputError, match=r"block_types.*give .*recurrent"):
         load({**griffin, "block_types": []})
 
 
