@@ -19,7 +19,7 @@ CREATE TABLE gpu (
     memory_bandwidth_gb_s DOUBLE, dense_16bit_tflops DOUBLE,
     interconnect_gb_s DOUBLE, source VARCHAR,
     dense_fp8_tflops DOUBLE, dense_int8_tflops DOUBLE, dense_fp4_tflops DOUBLE,
-    reserved_gib DOUBLE, tdp_w DOUBLE
+    reserved_gib DOUBLE, tdp_w DOUBLE, n_gpus_per_node INTEGER
 );
 CREATE TABLE gpu_profile (
     gpu_profile_id VARCHAR PRIMARY KEY, gpu_id VARCHAR, n_gpus INTEGER, usd_per_hour DOUBLE,

@@ -20,8 +20,9 @@ from sextant.decide.replica_sizing import Sizing, enough_replicas, size_profiles
 from sextant.decide.replicas import Replicas, SimulatedReplica, serving_results
 from sextant.decide.windows import ServingResults, Target
 from sextant.facts.engine import handover_ms
-from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
+from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
+from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import Limit
 from sextant.pages.words import chance, shown_chance
 from sextant.simulate.pools import Handover, ReplicaPool, decoded, prefilled

@@ -241,15 +241,16 @@ def compare_with_api(
         billed: the traffic.
         deployment: the own GPUs.
     """
-    _, room, machine_usd = gpu.rental(deployment.gpu_profile)
-    usd_per_hour = -(-deployment.replicas // room) * machine_usd
+    rented = gpu.rental(deployment.gpu_profile)
+    usd_per_hour = rented.times(deployment.replicas) * rented.usd_per_hour
     offers = []
     for price, table in find_api_prices(stated, llm_id):
         usd_per_request = billed.usd_per_request(price)
         bill_usd_per_hour = HOUR_S * billed.rate_rps * usd_per_request
         even_rps = usd_per_hour / HOUR_S / usd_per_request
         # Replicas that cost less than the bill.
-        affordable = room * (math.ceil(bill_usd_per_hour / machine_usd) - 1)
+        n_rentals = math.ceil(bill_usd_per_hour / rented.usd_per_hour) - 1
+        affordable = rented.replicas * n_rentals
         most_rps = deployment.most_rps
         offers.append(
             ApiOffer(
@@ -266,7 +267,7 @@ def compare_with_api(
         )
     month_usd = gpu.HOURS_PER_MONTH * usd_per_hour
     # A machine for several replicas is not given back with one of them.
-    is_saved = deployment.saved > 0 and room == 1
+    is_saved = deployment.saved > 0 and rented.replicas == 1
     return ApiComparison(
         billed,
         usd_per_hour,

@@ -12,6 +12,7 @@ from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, precision_in_name
+from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.words import joined, per_second, percent, plural
 from sextant.points import frame
@@ -104,6 +105,7 @@ def outside_of_measurements(
     if unmeasured := sorted(gpu_ids - source.gpu_ids):
         text = f"{joined(unmeasured)}, where {joined(sorted(source.gpu_ids))} were measured"
         clauses.append(("--gpu-profiles", text))
+    clauses += _outside_nodes(source, gpu_profiles)
     if users is not None and users > (most := points["users"].max()):
         text = f"{users:,} users a replica, where up to {most:,} were measured"
         clauses.append(("--users-per-replica", text))
@@ -113,6 +115,23 @@ def outside_of_measurements(
         fix = "ask about what was measured, name another --source, or leave --strict out"
         raise InputError(f"{text} ({source.characterization.source})", field=field, fix=fix)
     return [text for _, text in clauses]
+
+
+def _outside_nodes(source: Source, gpu_profiles: Mapping[str, GPUProfile]) -> list[tuple[str, str]]:
+    """Return which candidates span several nodes, if no measured profile does."""
+    measured = source.characterization.profiles
+    measured_ids = source.characterization.points["gpu_profile_id"].unique()
+    if any(measured[profile_id].n_nodes > 1 for profile_id in measured_ids):
+        return []
+    spans = [
+        f"{profile_id} on {profile.n_nodes} nodes of {profile.gpu.n_gpus_per_node} GPUs"
+        for profile_id, profile in sorted(gpu_profiles.items())
+        if profile.n_nodes > 1
+    ]
+    if not spans:
+        return []
+    text = f"{joined(spans)}, tensor parallel over a network of {NETWORK_GB_S:g} GB/s a GPU, "
+    return [("--gpu-profiles", text + "where single nodes were measured")]
 
 
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:

@@ -16,8 +16,6 @@ from sextant.base.sheets import Row, check_fields, load_sheet, read_yaml
 
 GPUS = resource("gpus")  # the facts of devices that ship
 GIB = 2**30
-NETWORK_GB_S = 50.0
-"""Between machines, of each GPU: one adapter of 400 Gb/s (NVIDIA DGX H100 and H200 User Guide)."""
 MAX_GPUS = 9999  # most devices of a profile that `<n>x<gpu_id>` names
 MIG_PREFIX = "MIG-"  # of the UUID of an instance of a divided GPU
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
@@ -54,6 +52,8 @@ class GPU:
     """GiB of memory_gib that no process sees: error correction and the driver keep them"""
     tdp_w: PositiveSize | None = None
     """most power in W that one device draws for long (TDP); left out if not published"""
+    n_gpus_per_node: NGpus = 8
+    """devices of one NVLink domain, or of one machine without; replicas of more use the network"""
 
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`.
@@ -101,6 +101,11 @@ class GPUProfile:
     price_source: str | None = None
     """Whose price it is, e.g. the provider and its region; None: not stated."""
     price_as_of: str | None = None  # date of the price, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`
+
+    @property
+    def n_nodes(self) -> int:
+        """The fewest nodes with that many devices: machines, or NVLink domains of several."""
+        return -(-self.n_gpus // self.gpu.n_gpus_per_node)
 
     @property
     def devices(self) -> Devices:
@@ -259,7 +264,7 @@ def load_prices(path: Path) -> list[Row]:
 
 
 def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
-    """Return a profile at its share of a provider's smallest fitting machine; None: no machine."""
+    """Return a profile at its share of a provider's smallest fitting machines; None: no machine."""
     row = _machine(profile, provider)
     if row is None:
         return None
@@ -300,37 +305,55 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
     return {offer.gpu_profile_id: offer for offer in offers if offer is not None}
 
 
-def rental(profile: GPUProfile) -> tuple[Row | None, int, float]:
-    """Return the smallest machine to rent, its room in replicas, and its price in USD per hour.
+class Rental(NamedTuple):
+    """What is rented at once for replicas: one machine, or all that one replica needs."""
 
-    The machine is a row of the provider's table, None where replicas are rented one by one.
-    """
+    instance: str | None
+    """The provider's name of the machine; None: replicas are rented one by one."""
+    machines: int
+    n_gpus: int  #: of these machines
+    replicas: int  #: that fit on them
+    usd_per_hour: float  #: of these machines
+
+    def times(self, replicas: int) -> int:
+        """Return how often it is rented for so many replicas."""
+        return -(-replicas // self.replicas)
+
+
+def rental(profile: GPUProfile) -> Rental:
+    """Return the smallest machine to rent, or as many as one replica needs."""
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
     row = _machine(profile, provider) if provider in providers() else None
     if row is None or row["region"] != region:
-        return None, 1, profile.usd_per_hour
-    return row, row["n_gpus"] // profile.n_gpus, row["usd_per_hour"]
+        return Rental(None, 1, profile.n_gpus, 1, profile.usd_per_hour)
+    machines = -(-profile.n_gpus // row["n_gpus"])
+    n_gpus = machines * row["n_gpus"]
+    usd_per_hour = machines * row["usd_per_hour"]
+    return Rental(row["instance"], machines, n_gpus, n_gpus // profile.n_gpus, usd_per_hour)
 
 
 def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
     """Return a warning if a provider rents whole machines, and replicas leave some GPUs unused."""
-    row, room, usd_per_hour = rental(profile)
-    machines = -(-replicas // room)
-    if row is None or replicas * profile.n_gpus == machines * row["n_gpus"]:
+    rented = rental(profile)
+    times = rented.times(replicas)
+    if rented.instance is None or replicas * profile.n_gpus == times * rented.n_gpus:
         return []
     provider = (profile.price_source or "").partition(_ON_DEMAND)[0]
     return [
-        f"The price is that of the GPUs in use: {provider} rents them {row['n_gpus']} at a time as "
-        f"{row['instance']}, {machines} of which cost {machines * usd_per_hour:,.2f} USD/h. "
+        f"The price is that of the GPUs in use: {provider} rents them "
+        f"{rented.n_gpus // rented.machines} at a time as {rented.instance}, "
+        f"{times * rented.machines} of which cost {times * rented.usd_per_hour:,.2f} USD/h. "
         "Others have to use the rest."
     ]
 
 
 def _machine(profile: GPUProfile, provider: str) -> Row | None:
-    gpu_id = profile.gpu.gpu_id
-    n_gpus = profile.n_gpus
-    rows = [row for row in _rows(provider) if row["gpu_id"] == gpu_id and row["n_gpus"] >= n_gpus]
-    return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
+    """Return the smallest machine with the devices; of replicas on several nodes, with a node's."""
+    gpu = profile.gpu
+    n_gpus = min(profile.n_gpus, gpu.n_gpus_per_node)
+    rows = [row for row in _rows(provider) if row["gpu_id"] == gpu.gpu_id]
+    fitting = [row for row in rows if row["n_gpus"] >= n_gpus]
+    return min(fitting, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
 
 
 def _rows(provider: str) -> list[Row]:
@@ -403,9 +426,11 @@ def might(profile: GPUProfile) -> tuple[float, float, float]:
 def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
     """Return whether a profile is of the same kind and has no less than another of anything.
 
-    Compared are the number of GPUs, and memory, bandwidth and FLOPS of one GPU.
+    Compared are the number of GPUs and of nodes, and memory, bandwidth and FLOPS of one GPU.
     """
     if profile.n_gpus < other.n_gpus or profile.gpu.kind != other.gpu.kind:
+        return False
+    if profile.n_nodes > other.n_nodes:  # the network slows it down
         return False
     pairs = zip(might(profile), might(other), strict=True)
     return all(mine * other.n_gpus >= theirs * profile.n_gpus for mine, theirs in pairs)

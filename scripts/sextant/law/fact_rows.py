@@ -10,6 +10,7 @@ from sextant.facts.engine import Memory, has_cuda_graphs, memory_of, scheduler_s
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, Speculating, precision_of, served
 from sextant.facts.llm_config import DTYPE_BYTES
+from sextant.facts.nodes import link_gb_s, network_sync_ms
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
 
@@ -138,7 +139,8 @@ def _hardware_facts(llm: LLM, profile: GPUProfile) -> dict[str, float | str]:
         "is_cpu": float(gpu.kind == "cpu"),
         "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
         "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
-        "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
+        "link_bytes_per_ms": link_gb_s(profile) * 1e6,
+        "network_sync_ms": network_sync_ms(profile),
     }
     if not isinstance(llm, Speculating):
         return facts

@@ -180,7 +180,8 @@ def _step_terms(
     n_gpus = facts["n_gpus"]
     layers = facts["n_layers"]
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
-    sync_ms = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
+    all_reduce_ms = value["sync"] + facts["network_sync_ms"]  # the latter is 0 within a node
+    sync_ms = np.where(n_gpus > 1, 2 * layers * all_reduce_ms, 0.0)
     floor_ms = layers * (value["launch"] + routing) + sync_ms
 
     dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]

@@ -20,7 +20,7 @@ from sextant.ask.serving import find_llm
 from sextant.ask.source import find_source
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads, weigh
-from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPU, GPUProfile, profile_of_id
 from sextant.facts.llm import served
 from sextant.facts.slo import SLO
 from sextant.law.calibration import Calibration
@@ -211,6 +211,9 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     lengths = {"input_tokens": 1500.0, "output_tokens": 250.0}
     (clause,) = outside_of_measurements(asked, source, llm, lengths, profiles)
     assert clause.startswith("A100-80GB, where B200-180GB, B300-288GB, H100-80GB and H200-")
+    profiles = {"16xH100-80GB": profile_of_id("16xH100-80GB")}
+    (clause,) = outside_of_measurements(asked, source, llm, lengths, profiles)
+    assert clause.startswith("16xH100-80GB on 2 nodes of 8 GPUs, tensor parallel over a network")
 
 
 def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:

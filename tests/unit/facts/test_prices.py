@@ -16,6 +16,7 @@ from sextant.facts.gpu import (
     priced,
     profile_of_id,
     providers,
+    rental,
     share_lines,
 )
 
@@ -72,7 +73,15 @@ def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path
     # The cheaper one of two that have eight; four of them cost half.
     assert price("8xH100-80GB") == (72, "2025-06-30")
     assert price("4xH100-80GB") == (36, "2025-06-30")
-    assert price("9xH100-80GB") is price("1xL4-24GB") is None
+    assert price("1xL4-24GB") is None
+    # A replica of more than a node's devices takes several machines of a node.
+    assert price("16xH100-80GB") == (144, "2025-06-30")
+    assert rental(priced(profile_of_id("9xH100-80GB"), "mine")) == ("other", 2, 16, 1, 144)
+    small_only = ROW.replace("big,H100-80GB,8", "small,H100-80GB,2")
+    table(tmp_path, small_only)
+    load_prices.cache_clear()
+    assert price("2xH100-80GB") == (80, "2026-01-31")
+    assert price("4xH100-80GB") is price("16xH100-80GB") is None, "two of them are no node"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +92,8 @@ def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path
         # Three devices leave two of eight unused.
         ("3xH100-80GB", 2, "1 of which cost 55.04 USD/h"),
         ("4xH100-80GB", 2, None),
+        ("16xH100-80GB", 3, None),
+        ("12xH100-80GB", 2, "8 at a time as p5.48xlarge, 4 of which cost 220.16 USD/h"),
         ("1xT4-16GB", 3, None),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
+from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu, profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows
@@ -107,6 +107,27 @@ def test_a_device_with_more_of_everything_is_never_predicted_slower():
                 found.append((explained.to_numpy() * tokens).sum(axis=1))
             better, worse = found
             assert (better <= worse * (1 + 1e-9)).all(), (one, two, n)
+
+
+def test_a_replica_on_several_nodes_waits_for_the_network():
+    """DeepSeek-V3 on 16 H100 is no faster for few users than on 8 H200; 64 are no one domain."""
+    llms = {"deepseek": load_llm(CONFIGS / "deepseek-ai__DeepSeek-V3.1.json", "bfloat16")}
+    names = ("8xH200-141GB", "16xH100-80GB", "64xH100-80GB", "16xGB200-186GB")
+    profiles = {name: profile_of_id(name) for name in names}
+    wide = replace(load_gpu(GPUS, "H100-80GB"), n_gpus_per_node=64)
+    profiles["64xwide"] = GPUProfile("64xwide", wide, 64)
+    keys = [("deepseek", name, users) for name in profiles for users in (1, 8)]
+    frame = pd.DataFrame(keys, columns=[*IDENTIFIERS, "users"])
+    frame = frame.assign(input_tokens=1500.0, output_tokens=250.0, engine="vllm")
+    X = fact_rows(frame, FactTables(llms, profiles))
+    itl_ms = pd.Series(latencies(X)[:, 1], X["gpu_profile_id"])
+    slow, fast = itl_ms["16xH100-80GB"], itl_ms["8xH200-141GB"]
+    assert (slow.to_numpy() > fast.to_numpy()).all()
+    apart, joined = parts(X.iloc[4:6]), parts(X.iloc[8:10])
+    # Two all-reduces in each of 61 layers, 47.5 us each over eight nodes.
+    added_ms = apart["launch_ms"] - joined["launch_ms"]
+    assert added_ms == pytest.approx(2 * 61 * 0.0475)
+    assert (X["network_sync_ms"] > 0).tolist() == [False] * 2 + [True] * 4 + [False] * 4
 
 
 def test_new_llms_and_versions_may_differ_much_as_some_known_ones_do():
