@@ -59,7 +59,9 @@ def servers(
     terms = np.stack([np.broadcast_to(getattr(law, name), n) for name in NAMES], axis=1)
     found = []
     for place, key in enumerate(keys.itertuples()):
-        sheet = scheduler_sheet(key.engine, key.engine_version or "")
+        sheet = scheduler_sheet(
+            key.engine, key.engine_version or "", facts.profiles[key.gpu_profile_id].devices
+        )
         sequences = max(sheet.max_num_seqs, 1024) * int(key.data_parallel)
         tokens = max(sheet.max_num_batched_tokens, sequences)
         found.append(

@@ -1,5 +1,6 @@
 """Groups of options of simulated answers: what arrives, the scheduler, how a replica starts."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -143,20 +144,22 @@ class SchedulerOptions:
     """The engine's settings, under vLLM's names."""
 
     max_num_seqs: int | None = None
-    """vLLM's max_num_seqs; the engine's default otherwise (vLLM: 256)."""
+    """vLLM's max_num_seqs; the engine's default on the GPU otherwise (vLLM: 1,024 or 256)."""
     max_num_batched_tokens: int | None = None
-    """vLLM's max_num_batched_tokens; the engine's default otherwise (8,192)."""
+    """vLLM's max_num_batched_tokens; the engine's default on the GPU otherwise."""
     timeout_s: float = float("inf")  #: Seconds after which a client gives up; never by default.
     prefix_caching: bool = True  #: vLLM's enable_prefix_caching: what repeats is computed once.
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError where vLLM would not start with them."""
         from sextant.ask.laws import Settings
+        from sextant.facts.gpu import Devices
 
         sizes = (self.max_num_seqs, self.max_num_batched_tokens)
         settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
         with naming_options({"timeout_s": "--timeout-s"}):
-            settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
+            # The defaults of a replica's own GPU are at most those of the largest.
+            settings.scheduler(_ANY_TOKENS, _ANY_TOKENS, Devices("gpu", 1, math.inf))
         return settings
 
 

@@ -16,7 +16,7 @@ from sextant.ask.question import Question
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
-from sextant.facts.gpu import GPUProfile, is_as_good, might
+from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
 from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop, open_loop
 from sextant.law.roofline import Roofline
 from sextant.points.frame import KEYS
@@ -44,6 +44,7 @@ class Settings:
         self,
         kv_tokens: int,
         longest_tokens: int,
+        devices: Devices,
         engine: str = DEFAULT_ENGINE,
         engine_version: str | None = None,
         copies: float = 1,
@@ -53,17 +54,23 @@ class Settings:
         Args:
             kv_tokens: size of the KV cache, of all copies of attention together.
             longest_tokens: tokens of the longest request.
+            devices: of the replica; defaults of the engine depend on them.
             engine: its defaults hold where a setting is None.
             engine_version: None for the newest.
             copies: of attention; each takes its own sequences.
         """
-        sheet = scheduler_sheet(engine, engine_version or "")
-        sequences = sheet.max_num_seqs if self.max_num_seqs is None else self.max_num_seqs
+        sheet = scheduler_sheet(engine, engine_version or "", devices)
         tokens = self.max_num_batched_tokens
+        # A step has room for its sequences: vLLM lowers its own default to the stated tokens.
+        most = sheet.max_num_seqs if tokens is None else min(sheet.max_num_seqs, tokens)
+        sequences = most if self.max_num_seqs is None else self.max_num_seqs
+        sequences *= int(copies)
+        step_tokens = sheet.max_num_batched_tokens if tokens is None else tokens
         scheduler = Scheduler(
             kv_tokens,
-            int(copies) * sequences,
-            sheet.max_num_batched_tokens if tokens is None else tokens,
+            sequences,
+            # Each copy plans steps of its own, with room for its sequences.
+            step_tokens if copies == 1 else max(step_tokens, sequences),
             has_prefix_caching=self.has_prefix_caching,
             is_asynchronous=sheet.is_asynchronous,
             reserved_share=sheet.reserved_share,
@@ -251,6 +258,7 @@ def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler
     return settings.scheduler(
         case.memory_on(profile).kv_tokens(sum(case.mean_lengths.values())),
         case.longest_served_tokens,
+        profile.devices,
         case.engine,
         case.serving.engine_version,
         case.serving.copies(profile),
@@ -339,6 +347,8 @@ def _laws_of_points(
     batch_weights = tried["batch_weight_tokens"].dropna()
     if points.empty or batch_weights.empty:
         return None
-    scheduler = settings.scheduler(int(batch_weights.max()), case.longest_served_tokens)
+    devices = case.gpu_profiles[profile_id].devices
+    kv_tokens = int(batch_weights.max())
+    scheduler = settings.scheduler(kv_tokens, case.longest_served_tokens, devices)
     calibrated = calibrate(requests_of_points(points), scheduler, n_draws, case.question.seed)
     return ReplicaLaws(scheduler, np.vstack([calibrated.law.array(), *calibrated.draws]))

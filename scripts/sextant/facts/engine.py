@@ -45,6 +45,27 @@ class EngineScheduler(NamedTuple):
     prompts_first: bool  # steps with prompts have no decodes
     reserved_share: float  # share of a request's output that needs free memory when it joins
     max_waiting_steps: int = 0  # steps for which prompts are gathered before one computes them
+    graph_sequences: int = 0  # sequences of the largest CUDA graph
+
+
+class _Change(NamedTuple):
+    """Values of a scheduler that hold under conditions; conditions that are not stated hold."""
+
+    values: Mapping[str, Any]
+    since: str = ""  # first version of the engine
+    least_memory_gib: float = 0.0  # that a process sees of one GPU
+    least_gpus: int = 1  # of the server
+    excluded: tuple[str, ...] = ()  # beginnings of the ids of GPUs
+
+    def holds(self, version: str, devices: Devices) -> bool:
+        """Return whether a server of a version, "" for the newest, on devices has the values."""
+        numbers = version_numbers(version)
+        return (
+            (not numbers or numbers >= version_numbers(self.since))
+            and devices.seen_gib >= self.least_memory_gib
+            and devices.n_gpus >= self.least_gpus
+            and not devices.gpu_id.startswith(self.excluded)
+        )
 
 
 @cache
@@ -70,12 +91,16 @@ def memory_sheet(engine: str) -> EngineMemory:
 
 
 @cache
-def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
-    """Return how a version of an engine schedules; without a version, the newest on the sheet."""
+def scheduler_sheet(engine: str, version: str, devices: Devices) -> EngineScheduler:
+    """Return how a version of an engine schedules on devices, as the engine ships.
+
+    Without a version, "", it is the newest on the sheet. The values of a later change win.
+    """
     values = dict(_sheet(engine)["scheduler"])
-    for since, changed in values.pop("since", {}).items():
-        if not version_numbers(version) or version_numbers(version) >= version_numbers(since):
-            values |= changed
+    for change in values.pop("changes", ()):
+        change = _Change(**{**change, "excluded": tuple(change.get("excluded", ()))})
+        if change.holds(version, devices):
+            values |= change.values
     return EngineScheduler(**values)
 
 
@@ -146,7 +171,7 @@ def memory_of(
 
     name = engine or DEFAULT_ENGINE
     sheet = memory_sheet(name)
-    plan = scheduler_sheet(name)
+    plan = scheduler_sheet(name, "", devices)
     share = sheet.utilization if utilization is None else utilization
     usable = total * share
     if devices.kind == "cpu":

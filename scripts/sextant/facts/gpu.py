@@ -81,6 +81,12 @@ class Devices:
     n_gpus: int
     memory_gib: float  # memory of one device
     reserved_gib: float = 0.0  # GiB of it that no process sees
+    gpu_id: str = ""  # the type; "" where nothing depends on it
+
+    @property
+    def seen_gib(self) -> float:
+        """Memory of one device that a process sees, in GiB."""
+        return self.memory_gib - self.reserved_gib
 
     @property
     def memory_bytes(self) -> float:
@@ -110,7 +116,8 @@ class GPUProfile:
     @property
     def devices(self) -> Devices:
         """What a server on this profile runs on."""
-        return Devices(self.gpu.kind, self.n_gpus, self.gpu.memory_gib, self.gpu.reserved_gib)
+        gpu = self.gpu
+        return Devices(gpu.kind, self.n_gpus, gpu.memory_gib, gpu.reserved_gib, gpu.gpu_id)
 
 
 def gpu_path(folder: str | Path, gpu_id: str) -> Path:

@@ -76,7 +76,8 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         return memory_of(llms[key], devices, engine=engine, data_parallel=data_parallel)
 
     memories = map(memory, configurations, texts["engine"], data_parallel)
-    schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"])]
+    devices = [facts.profiles[key.gpu_profile_id].devices for key in configurations]
+    schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"], devices)]
     gathered = pd.Series([float(it.max_waiting_steps) for it in schedulers], keys.index)
     return rows.assign(
         **keys[IDENTIFIERS],

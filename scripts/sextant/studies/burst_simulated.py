@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.facts.engine import scheduler_sheet
 from sextant.law.measured_server import calibrate, closed_loop_requests
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
@@ -87,12 +88,9 @@ def _scheduler_of(cell: MeasuredCell, data: StudyData) -> Scheduler | None:
     if not set(_OPTIONS) <= set(options):
         return None
 
-    gpu = data.profiles[cell.run.key.gpu_profile_id].gpu
+    devices = data.profiles[cell.run.key.gpu_profile_id].devices
     n_blocks, block_tokens, sequences, longest = (int(options[name]) for name in _OPTIONS)
-    step_tokens = 8192 if gpu.memory_gib < 160 else 16_384  # as vLLM 0.32 takes it by default
-    if gpu.kind == "cpu" or gpu.memory_gib < 70 or "A100" in gpu.gpu_id:
-        step_tokens = 2048
-
+    step_tokens = scheduler_sheet("vllm", "", devices).max_num_batched_tokens
     return Scheduler(
         (n_blocks - 1) * block_tokens,  # vLLM keeps one block for itself
         sequences,
@@ -100,7 +98,7 @@ def _scheduler_of(cell: MeasuredCell, data: StudyData) -> Scheduler | None:
         longest,
         block_tokens,
         has_prefix_caching=False,
-        is_asynchronous=gpu.kind != "cpu",  # vLLM schedules synchronously on CPUs
+        is_asynchronous=devices.kind != "cpu",  # vLLM schedules synchronously on CPUs
     )
 
 
