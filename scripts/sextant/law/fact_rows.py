@@ -12,7 +12,7 @@ from sextant.facts.llm import LLM, Speculating, precision_of, served
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.facts.nodes import link_gb_s, network_sync_ms
 from sextant.points import frame
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
+from sextant.points.frame import GRAPHS, IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
 
 _TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
 _STATE_BYTES = 2
@@ -62,6 +62,7 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     data_parallel = _split(keys["data_parallel"], rows["n_gpus"])
     expert_parallel = _split(keys["expert_parallel"], rows["n_gpus"])
     is_eager = ~texts["engine"].map(has_cuda_graphs).astype(bool) | (rows["is_cpu"] > 0)
+    is_told = ~keys[GRAPHS].astype("boolean").fillna(True).astype(bool)
     execution = keys["llm_id"].map(frame.execution_classes(facts.llms, facts.published))
 
     lengths = _mean_lengths(keys)
@@ -97,6 +98,8 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         reserved_share=[it.reserved_share for it in schedulers],
         prompts_first=[float(it.prompts_first) for it in schedulers],
         is_eager=is_eager.astype(float),
+        # An engine with CUDA graphs that was told to leave them out: `is_eager` are those without.
+        is_uncaptured=(is_told & ~is_eager).astype(float),
         execution=execution,
         # A prompt comes halfway through the gathering on average.
         wait_steps=keys[WAIT].astype(float).fillna(gathered / 2),

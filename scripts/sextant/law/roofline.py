@@ -217,7 +217,8 @@ class Roofline(JointPredictor):
             phi = posterior.draw_parameters(rows, n_draws, seed)
 
         # One law a draw and configuration: its parameters and facts are the same at all users.
-        facts = columns_of(rows)
+        # Latencies tell the device's time; the host's is another term of the law.
+        facts = columns_of(rows.assign(is_uncaptured=0.0))
         columns = {name: np.tile(values, 1 + n_draws)[:, None] for name, values in facts.items()}
         columns["users"] = _USERS
         flat = phi.reshape(-1, 1, phi.shape[-1])
@@ -233,6 +234,8 @@ class Roofline(JointPredictor):
 
         tiled = {name: values[:, 0] for name, values in columns.items() if name != "users"}
         laws = scaled_to_latencies(flat[:, 0], tiled, log_ms.reshape(-1, n_users, 2))
+        tiled["is_uncaptured"] = np.tile(rows["is_uncaptured"].to_numpy(float), 1 + n_draws)
+        laws[:, NAMES.index("host_ms")] = step_law(flat[:, 0], tiled).host_ms
         return laws.reshape(1 + n_draws, n_rows, len(NAMES)).swapaxes(0, 1)
 
     def energy(

@@ -19,6 +19,10 @@ from sextant.simulate.simulation import StepLaw
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
     "routing": Parameter("floor of a layer that routes each token to 8 experts, ms", 0.04, 0.3),
+    # A token of one sequence over the layers: 0.65 ms (27B on RTX 5090, as many of 8 sequences:
+    # local-inference-lab/vllm #314), 0.71 (Qwen3-30B-A3B, TP4: vllm-project/vllm #45709), 0.79
+    # (7B on A800: vllm-project/vllm-omni #7960), 0.32 (8B on H100: run_a of the mirror).
+    "host": Parameter("time to launch a layer's kernels one by one, ms", 0.32, 0.5),
     "bandwidth": Parameter("share of the bandwidth that dense weights reach", 0.75, 0.1),
     "expert_bandwidth": Parameter("share that experts' weights reach", 0.75, 0.15),
     "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.0005, 0.5),
@@ -79,6 +83,9 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
         "sequences_ms": law.sequence_ms * means.batch,
     }
 
+    device_ms = sum(step.values())
+    step["launch_ms"] = step["launch_ms"] + np.maximum(law.host_ms - device_ms, 0.0)
+
     # The median gap has no prompt in it until a step computes several; TPOT is a mean.
     prompts = (means.batch - 1) / load.later_tokens
     share_in_median = prompts / (prompts + np.exp(phi[..., NAMES.index("median")]))
@@ -131,6 +138,7 @@ class _StepTerms(NamedTuple):
     expert_share: np.ndarray
     touch: np.ndarray
     request_ms: np.ndarray
+    host_ms: np.ndarray
 
 
 def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
@@ -165,6 +173,7 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
         sequence_ms=per_token(law.sequence_ms, draft.sequence_ms),
         kv_token_ms=per_token(law.kv_token_ms, draft.kv_token_ms),
         expert_ms=per_token(law.expert_ms, draft.expert_ms),
+        host_ms=per_token(law.host_ms, draft.host_ms),
         prefill_token_ms=law.prefill_token_ms + draft.prefill_token_ms,
         prefill_pair_ms=law.prefill_pair_ms + draft.prefill_pair_ms,
         expert_share=1 - (1 - law.expert_share) ** ((1 + drafted) ** law.touch),
@@ -226,6 +235,7 @@ def _step_terms(
         expert_share=facts["experts_per_token"] / np.maximum(facts["n_experts"], 1),
         touch=value["touch"],
         request_ms=prompt_launch_ms + facts["encoder_share"] * (floor_ms + weights_ms),
+        host_ms=facts["is_uncaptured"] * layers * value["host"],
     )
 
 

@@ -22,9 +22,12 @@ IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 KEYS = [*IDENTIFIERS, "users"]  # what names a point of a closed loop
 _SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
 _LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
-SERVING = [*_SOFTWARE, *_LAYOUT]
+GRAPHS = "cuda_graphs"
+EAGER_OPTION = "--enforce-eager"  # vLLM's, that leaves them out
+SERVING = [*_SOFTWARE, *_LAYOUT, GRAPHS]
 """How an LLM was served. Layers are split over `tensor_parallel` devices, over all of the profile
-where it is null. There are `data_parallel` copies of the attention layers."""
+where it is null. There are `data_parallel` copies of the attention layers. `cuda_graphs` says
+whether an engine that has them used them; null: as by default."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
 WAIT = "wait_steps"  # steps that a prompt waits by the server's settings
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
@@ -54,6 +57,7 @@ COLUMNS = [
 _TYPES = {
     **dict.fromkeys(COLUMNS, "float64"),
     **dict.fromkeys((*_LAYOUT, "users", *_COUNTS), "Int64"),
+    GRAPHS: "boolean",
     **dict.fromkeys((*IDENTIFIERS, *_SOFTWARE, *_NAMES), "str"),
 }
 

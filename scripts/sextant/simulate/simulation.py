@@ -83,8 +83,8 @@ class Scheduler:
 class StepLaw:
     """Time of one engine step. With P prompt tokens, D decoding sequences and C tokens of context:
 
-        t = floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
-            + sequence_ms D + kv_token_ms C
+        t = max(host_ms, floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
+                         + sequence_ms D + kv_token_ms C)
         weights(n) = dense_ms + expert_ms (1 − (1 − expert_share)^(n^touch))
         prefill = prefill_token_ms P + prefill_pair_ms pairs
 
@@ -106,6 +106,8 @@ class StepLaw:
     touch: float = 1.0
     request_ms: float = 0.0
     """What the deployment adds before a request reaches the scheduler; no engine is held by it."""
+    host_ms: float = 0.0
+    """Time to launch a step's kernels one by one, while the first run; 0 with CUDA graphs."""
 
     def __post_init__(self) -> None:
         for name, term in vars(self).items():
@@ -125,7 +127,7 @@ class StepLaw:
             raise InputError("a step takes no time", field="floor_ms", fix=fix)
 
     def array(self) -> np.ndarray:
-        """Return the terms in `NAMES`' order, float64 of shape (11,)."""
+        """Return the terms in `NAMES`' order, float64 of shape (12,)."""
         return np.array(astuple(self), float)
 
     @classmethod
@@ -145,7 +147,8 @@ class StepLaw:
         prefill = self.prefill_token_ms * prompt_tokens + self.prefill_pair_ms * pairs
         body = self.weights_ms(prompt_tokens + sequences) + prefill
         floor = self.floor_ms + self.prompt_step_ms * np.greater(prompt_tokens, 0)
-        return floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
+        device = floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
+        return np.maximum(self.host_ms, device)
 
 
 NAMES = tuple(field.name for field in fields(StepLaw))

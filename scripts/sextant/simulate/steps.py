@@ -71,7 +71,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:  # noqa: PLR0915
         used += new
         context += n
         start_s = max(plan_s, free_s)
-        end_s = start_s + 1e-3 * (fixed_ms + context_ms * context)
+        end_s = start_s + 1e-3 * max(w.law[11], fixed_ms + context_ms * context)
         gap_s = end_s - free_s
         free_s = end_s
         plan_s = start_s if w.lag == 2 else end_s
@@ -355,7 +355,7 @@ def _step_ms(w: World, prompt_tokens: int, pairs: float, sequences: int, context
     prefill_ms = law[4] * prompt_tokens + law[5] * pairs
     floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
     body_ms = w.weights_ms[prompt_tokens + sequences] + prefill_ms
-    return floor_ms + body_ms + law[2] * sequences + law[3] * context
+    return max(law[11], floor_ms + body_ms + law[2] * sequences + law[3] * context)
 
 
 @compiled

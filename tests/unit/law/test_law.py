@@ -14,7 +14,7 @@ from sextant.law.fact_rows import fact_rows
 from sextant.law.fit import fit_law
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline, pair_misfit
-from sextant.law.terms import LAW, terms
+from sextant.law.terms import LAW, PARAMETERS, terms
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables
 from sextant.predict.predictor import TrainingRows
 
@@ -199,7 +199,22 @@ def test_engines_and_cpu_cores_without_cuda_graphs_are_told_apart():
     keys = keys.assign(engine=["vllm", "tgis", None, "sglang"], **dict.fromkeys(LENGTHS, 100.0))
     assert fact_rows(keys, FactTables(LLMS, PROFILES))["is_eager"].tolist() == [0, 1, 0, 0]
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
-    assert fact_rows(keys, FactTables(LLMS, PROFILES | {"1xH100-80GB": cpu}))["is_eager"].all()
+    on_cores = FactTables(LLMS, PROFILES | {"1xH100-80GB": cpu})
+    assert fact_rows(keys, on_cores)["is_eager"].all()
+    # An engine that has them may be told to leave them out.
+    told = keys.assign(cuda_graphs=[False, False, None, True])
+    assert fact_rows(told, FactTables(LLMS, PROFILES))["is_uncaptured"].tolist() == [1, 0, 0, 0]
+    assert not fact_rows(told, on_cores)["is_uncaptured"].any()
+
+
+def test_launches_one_by_one_hide_behind_the_work_of_many_users():
+    captured, told = rows([DENSE]), rows([DENSE], cuda_graphs=False)
+    before, after = MODEL.explain(captured), MODEL.explain(told)
+    names = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
+    host_ms = captured["n_layers"].iloc[0] * PARAMETERS["host"].prior
+    assert before[names].iloc[0].sum() < host_ms
+    assert after[names].iloc[0].sum() == pytest.approx(host_ms)
+    assert after.iloc[-1].equals(before.iloc[-1])
 
 
 def test_each_engine_has_a_scale_of_errors_of_its_own():

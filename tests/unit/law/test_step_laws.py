@@ -1,5 +1,7 @@
 """Step laws: the closed form of their latencies, and where they come from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from sextant.law.means import (
 from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of, prior
 from sextant.law.roofline import Roofline
-from sextant.law.terms import step_law
+from sextant.law.terms import PARAMETERS, step_law
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import (
     NAMES,
@@ -31,6 +33,7 @@ from sextant.simulate.simulation import (
 from sextant.workload.requests import RequestStream
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
+HOST_LAW = replace(GPU_LAW, host_ms=12)  # more than a step of a few requests takes
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)
 LIMITS = BatchLimits(256, 2048, 1e6)
 LOAD = MeanLoad(500, 200)
@@ -44,7 +47,7 @@ def simulated(law: StepLaw, rate_rps: float, n: int = 4000) -> dict:
     return summarise(simulate(requests, scheduler, law, warmup_s=0.2 * n / rate_rps))
 
 
-@pytest.mark.parametrize("law", [GPU_LAW, MOE_LAW])
+@pytest.mark.parametrize("law", [GPU_LAW, MOE_LAW, HOST_LAW])
 def test_closed_form_gives_the_simulators_means_below_saturation(law: StepLaw) -> None:
     for share in (0.1, 0.5, 0.8):
         rate = share * float(saturation_rps(law, LIMITS, LOAD))
@@ -140,8 +143,21 @@ def test_servers_without_cuda_graphs_have_no_step_law() -> None:
             known.step_laws(X.iloc[:1], 2, 1)
 
 
+def test_without_graphs_the_device_is_as_fast_and_the_host_has_a_time_of_its_own() -> None:
+    model, X = fitted()
+    captured = X.iloc[:1]
+    (told,) = model.step_laws(captured.assign(is_uncaptured=1.0), 20, 1)
+    (with_graphs,) = model.step_laws(captured, 20, 1)
+    host = NAMES.index("host_ms")
+    assert np.delete(told, host, 1) == pytest.approx(np.delete(with_graphs, host, 1))
+    assert (with_graphs[:, host] == 0).all()
+    likely_ms = captured["n_layers"].iloc[0] * PARAMETERS["host"].prior
+    assert told[0, host] == pytest.approx(likely_ms)
+    assert np.log(told[1:, host]).std() == pytest.approx(PARAMETERS["host"].sd, rel=0.4)
+
+
 def test_a_probe_tells_what_the_deployment_adds() -> None:
-    slow = StepLaw(*[*GPU_LAW.array()[:-1], 40.0])
+    slow = replace(GPU_LAW, request_ms=40.0)
     scheduler = Scheduler(1_000_000, 256, 2048, is_asynchronous=False)
     load = open_loop(slow, BatchLimits.of(scheduler), LOAD, 2.0)
     probe = ProbeResult(LOAD, load.ttft_ms, load.itl_ms, request_rate_rps=2.0)

@@ -61,7 +61,8 @@ def some_scheduler(rng: np.random.Generator, kv_tokens: list[int]) -> Scheduler:
 
 
 def some_law(rng: np.random.Generator) -> StepLaw:
-    return StepLaw(1, 4, 0.1, 1e-3, 0.02, 1e-5, 0.5, 3, 0.1, 0.9, rng.choice([0, 7]))
+    request_ms, host_ms = rng.choice([0, 7]), rng.choice([0, 9])
+    return StepLaw(1, 4, 0.1, 1e-3, 0.02, 1e-5, 0.5, 3, 0.1, 0.9, request_ms, host_ms)
 
 
 def both(seed: int, kv_tokens: list[int]) -> tuple[Simulation, list[Job], list[Replica], Scheduler]:
