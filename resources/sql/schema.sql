@@ -55,7 +55,7 @@ CREATE TABLE feasibility (
 CREATE TABLE point (
     source VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR, workload_id VARCHAR,
     scenario_id VARCHAR, variant_id VARCHAR, scenario_kind VARCHAR, replicas INTEGER,
-    engine VARCHAR, engine_version VARCHAR, precision VARCHAR, measured_on VARCHAR,
+    engine VARCHAR, engine_version VARCHAR, precision VARCHAR, cuda_graphs BOOLEAN, measured_on VARCHAR,
     level DOUBLE, users INTEGER, n_ok BIGINT, n_failed BIGINT, duration_s DOUBLE, throughput_tok_s DOUBLE, request_rate_rps DOUBLE,
     mean_input_tokens DOUBLE, mean_output_tokens DOUBLE,
     median_ttft_ms DOUBLE, p90_ttft_ms DOUBLE, p95_ttft_ms DOUBLE, p99_ttft_ms DOUBLE,

@@ -120,7 +120,7 @@ def serving_words(serving: Serving) -> str:
     if serving.prefix_hit_rate:
         words.append(f"{serving.prefix_hit_rate:.0%} of the input cached")
     if serving.engine:
-        words.append(serving.engine)
+        words.append(serving.engine + " without CUDA graphs" * serving.enforce_eager)
     if serving.precision:
         words.append(f"{serving.precision} weights")
     if serving.kv_precision:

@@ -31,7 +31,10 @@ _SIZES = {
 }
 """Fields of `GivenSizes` by option; the first three are needed."""
 _SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
-_SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate", *_SPECULATION)
+_SERVED = (
+    *("engine", "dtype", "kv_dtype", "max_model_len", "enforce_eager", "prefix_hit_rate"),
+    *_SPECULATION,
+)
 """Options that are fields of a question by the same name."""
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
@@ -140,6 +143,8 @@ class ServingOptions:
     expert_parallel: str | None = None
     """EP: GPUs that share the experts out, a number or all; 1 splits each expert over all GPUs."""
     max_model_len: int | None = None  #: Tokens that the longest request may have.
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager")] = False
+    """The engine runs without CUDA graphs: its host launches a step's kernels one by one."""
     prefix_hit_rate: float = 0.0  #: Share of the input that the prefix cache saves, 0 to below 1.
 
 

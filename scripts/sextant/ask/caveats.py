@@ -16,7 +16,7 @@ from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.words import joined, per_second, percent, plural
 from sextant.points import frame
-from sextant.points.frame import LENGTHS
+from sextant.points.frame import GRAPHS, LENGTHS
 from sextant.points.tool_points import doubt_kinds
 
 _FAR_LENGTHS = 2
@@ -99,6 +99,10 @@ def outside_of_measurements(
         clauses.append(("--engine", f"{what}, where {measured} was measured"))
     if (question.data_parallel or 1) > 1 and not (points["data_parallel"] > 1).any():
         clauses.append(("--data-parallel", "copies of attention, where none were measured"))
+
+    if question.enforce_eager and points[GRAPHS].fillna(True).all():
+        text = "an engine without its CUDA graphs, where all were measured with them"
+        clauses.append(("--enforce-eager", text))
 
     clauses += _outside_llms(source, llm)
     gpu_ids = {gpu_profile.gpu.gpu_id for gpu_profile in gpu_profiles.values()}

@@ -19,7 +19,7 @@ from sextant.law.calibration import Calibration
 from sextant.law.fits import fit_or_restore
 from sextant.law.roofline import Roofline
 from sextant.points import frame
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, WAIT, judged
+from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, judged
 from sextant.predict.predictor import (
     INTERVAL,
     PREDICTOR,
@@ -260,6 +260,7 @@ def _alike_points(
         if (parts := getattr(case.serving, name)) is not None:
             n_gpus = points["gpu_profile_id"].map(lambda name: gpu_profiles[name].n_gpus)
             points = points[points[name].fillna(1) == n_gpus.clip(upper=parts)]
+    points = points[points[GRAPHS].fillna(True) != case.serving.enforce_eager]
     served_as = {
         "engine": case.serving.engine,
         "precision": case.serving.precision or precision_of(case.llm),

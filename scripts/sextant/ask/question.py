@@ -82,6 +82,8 @@ class Question:
     """GPUs that share the experts out; infinite: all GPUs of the replica."""
     is_disaggregated: bool = False
     """Compare with prefill and decode on separate replicas."""
+    enforce_eager: bool = False
+    """The engine runs without its CUDA graphs (vLLM's option of this name)."""
     max_model_len: int | None = None
     """Tokens that the longest request may have."""
     prefix_hit_rate: float = 0.0
@@ -146,6 +148,7 @@ class Question:
             self.hf_config is not None and (self.assumptions or self.risk is not None),
             self.requests,
             self.engine,
+            self.enforce_eager,
             self.max_model_len,
             self.prefix_hit_rate,
             self.speculative,
@@ -175,6 +178,9 @@ def check_question(question: Question) -> None:
             raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
 
     _check_engine(question.engine)
+    if question.enforce_eager and question.engine and not has_cuda_graphs(question.engine):
+        problem = f"{question.engine} has no CUDA graphs to leave out"
+        raise InputError(problem, field="--enforce-eager", fix="leave it out, or name an engine")
     if not 0 <= question.prefix_hit_rate < 1:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"

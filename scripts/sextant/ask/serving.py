@@ -25,7 +25,7 @@ from sextant.facts.llm import (
 from sextant.facts.llm_config import encoded_inputs
 from sextant.facts.llm_reading import read_whole_llm
 from sextant.points.characterization import Characterization
-from sextant.points.frame import LENGTHS, SERVING
+from sextant.points.frame import GRAPHS, LENGTHS, SERVING
 from sextant.workload.lengths import Length, RequestLengths
 
 
@@ -64,6 +64,7 @@ class Serving(NamedTuple):
     accepted_length: float | None = None
     data_parallel: float | None = None  # as in `Question`
     expert_parallel: float | None = None
+    enforce_eager: bool = False
 
     def facts(self) -> dict[str, Any]:
         """Return its entry in an answer."""
@@ -75,7 +76,8 @@ class Serving(NamedTuple):
     def columns(self) -> dict[str, Any]:
         """Return its columns in the keys of a design matrix."""
         layout = {name: getattr(self, name) for name in PARALLEL}
-        return {**dict.fromkeys(SERVING), **self.facts(), **layout}
+        graphs = False if self.enforce_eager else None
+        return {**dict.fromkeys(SERVING), **self.facts(), **layout, GRAPHS: graphs}
 
     def copies(self, gpu_profile: GPUProfile) -> float:
         """Return how many copies of attention a replica on a GPU profile has."""
@@ -231,6 +233,7 @@ def serving_of(question: Question, source: Source) -> Serving:
         question.prefix_hit_rate,
         data_parallel=question.data_parallel,
         expert_parallel=question.expert_parallel,
+        enforce_eager=question.enforce_eager,
     )
 
 

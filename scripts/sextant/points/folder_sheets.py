@@ -51,6 +51,8 @@ class Setup:
     data_parallel: PositiveInt | None = None  #: copies of the attention layers, 1 or more
     expert_parallel: PositiveInt | None = None
     """devices that the experts are shared out over, 1 if each is split instead"""
+    cuda_graphs: bool | None = None
+    """false: the engine ran without its CUDA graphs (--enforce-eager); empty: as by default"""
     input_tokens: _Tokens | None = None
     """mean input length of the requests, above 0, up to 100,000,000"""
     output_tokens: _Tokens | None = None
@@ -193,7 +195,7 @@ def read_points(path: Path) -> pd.DataFrame:
         if kind is int:
             filled = filled.str.replace(r"\.0+$", "", regex=True)
         values = sheets.load_column(filled.tolist(), PointRow, name, path, filled.index.tolist())
-        dtype = {int: "Int64", float: "float64", str: "str"}[kind]
+        dtype = {int: "Int64", float: "float64", str: "str", bool: "boolean"}[kind]
         columns[name] = pd.Series(values, filled.index, dtype=dtype).reindex(texts.index)
     return pd.DataFrame(columns)
 

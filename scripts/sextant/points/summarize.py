@@ -12,6 +12,7 @@ from sextant.base.files import provenance, write_parquet
 from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
 from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
+from sextant.points.frame import EAGER_OPTION, GRAPHS
 from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
 from sextant.points.run import CELL_KEY
 from sextant.points.store import connect
@@ -31,6 +32,12 @@ def _precision(cell: MeasuredCell) -> str | None:
     return None if is_quantized else DTYPE_PRECISION.get(dtype or "")
 
 
+def _has_graphs(cell: MeasuredCell) -> bool | None:
+    """Return False where the engine was told to leave CUDA graphs out, else None: its default."""
+    settings = (cell.run.origin.definition or {}).get("engine") or {}
+    return False if EAGER_OPTION in settings.get("extra_arguments", ()) else None
+
+
 _KEY: _Columns = {
     "source": (_TEXT, attrgetter("run.source")),
     **{name: (_TEXT, attrgetter(f"run.key.{name}")) for name in CELL_KEY if name != "source"},
@@ -40,6 +47,7 @@ _OF_POINTS: _Columns = {
     "replicas": (pa.int32(), attrgetter("run.variant.replicas")),
     "engine": (_TEXT, lambda cell: cell.run.server and cell.run.server.engine),
     "precision": (_TEXT, _precision),
+    GRAPHS: (pa.bool_(), _has_graphs),
     "measured_on": (_TEXT, attrgetter("run.measured_on")),
 }
 """Columns that all points of a cell share."""

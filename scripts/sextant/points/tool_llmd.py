@@ -5,11 +5,12 @@ A report is of a whole deployment: with several replicas of an engine the load i
 evenly. Reports of prefill and decode apart are refused: a point is of one replica.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.facts.engine import is_known_engine
+from sextant.points.frame import EAGER_OPTION
 from sextant.points.tool_aiperf import llm_of_config, load_of_config
 from sextant.points.tool_guidellm import AT_ONCE, throughput_load
 from sextant.points.tool_inference_perf import load_kind
@@ -55,11 +56,12 @@ def _run_of_v02(content: Content) -> ToolRun:
     load = (scenario.get("load") or {}).get("standardized") or {}
     native = (scenario.get("load") or {}).get("native") or {}
     config = native.get("config") if isinstance(native.get("config"), Mapping) else {}
-    engines = [
-        component["standardized"]
+    components = [
+        component
         for component in scenario.get("stack") or ()
         if component["standardized"].get("kind") == "inference_engine"
     ]
+    engines = [component["standardized"] for component in components]
     _refuse_pools([engine.get("role") for engine in engines])
     replicas = sum(engine.get("replicas") or 1 for engine in engines) or 1
     first = engines[0] if engines else {}
@@ -83,6 +85,7 @@ def _run_of_v02(content: Content) -> ToolRun:
         llm=(first.get("model") or {}).get("name") or _llm(config or {}, tool),
         tool_version=" ".join(filter(None, [tool, load.get("tool_version")])),
         **_engine(first.get("tool"), first.get("tool_version")),
+        cuda_graphs=_has_graphs(components),
         day=("run.time", _date(time.get("start") or time.get("end"))),
         doubts=(
             *_deployment_doubts(replicas, alongside),
@@ -251,11 +254,17 @@ def _llm(config: Content, tool: str) -> Any:
     return None
 
 
-def _engine(name: Any, version: Any) -> dict[str, str | None]:
+def _engine(name: Any, version: Any) -> dict[str, Any]:
     """Return the columns of the engine; a stack such as llm-d is not one."""
     engine = str(name).lower()
     known = engine if engine.isalnum() and is_known_engine(engine) else None
     return {"engine": known, "engine_version": str(version) if known and version else None}
+
+
+def _has_graphs(components: Sequence[Content]) -> bool | None:
+    """Return False where the engines' arguments leave CUDA graphs out; None: they do not say."""
+    arguments = [(component.get("native") or {}).get("args") or {} for component in components]
+    return False if any(EAGER_OPTION in given for given in arguments) else None
 
 
 def _date(time: Any) -> Any:

@@ -63,8 +63,8 @@ def point_of(run: ToolRun, result: ResultFile, llm: str | None, of_result: str =
     for metric, latency in run.latencies.items():
         values |= _columns(metric, latency)
     doubts = [*doubts, *_load_doubts(run, values), *_answer_doubts(run, values), *run.doubts]
-    engine = {"engine": run.engine, "engine_version": run.engine_version}
-    values |= {"model": name, **engine, "doubt": DOUBT_SEPARATOR.join(doubts) or None}
+    server = {name: getattr(run, name) for name in ("engine", "engine_version", "cuda_graphs")}
+    values |= {"model": name, **server, "doubt": DOUBT_SEPARATOR.join(doubts) or None}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -102,6 +102,8 @@ class ToolRun:
     tool_version: str | None = None
     engine: str | None = None
     engine_version: str | None = None
+    cuda_graphs: bool | None = None
+    """Whether the engine used its CUDA graphs."""
     day: tuple[str, Any] = ("date", None)
     """Field and value of the date of the run."""
     doubts: tuple[str, ...] = ()

@@ -64,6 +64,7 @@ def read_sglang(result: ResultFile) -> Iterator[ToolRun]:
         llm=content.get("model") or server.get("served_model_name") or server.get("model_path"),
         engine="sglang" if backend.startswith("sglang") else None,
         engine_version=server.get("version"),
+        cuda_graphs=False if server.get("disable_cuda_graph") is True else None,
         doubts=speculation_doubts(content.get("accept_length")),
     )
 
