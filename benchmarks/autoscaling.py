@@ -22,7 +22,7 @@ from sextant.ask.laws import Settings
 from sextant.ask.question import Question
 from sextant.capacity.policies import read_policy
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.workload.lengths import Length
 from sextant.workload.lengths import RequestLengths as Lengths
 from sextant.workload.requests import RequestStream

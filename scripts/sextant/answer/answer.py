@@ -1,6 +1,6 @@
 """What all answers on one LLM have: the option to rent, how sure it is, and what it rests on."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison
 from sextant.ask.serving import Serving
 from sextant.ask.source import Source
+from sextant.ask.start_up import StartUp
 from sextant.facts.gpu import (
     GPUProfile,
     PriceOrigin,
@@ -17,6 +18,8 @@ from sextant.facts.gpu import (
     price_origins,
     share_lines,
 )
+
+_NO_START_UP: Mapping[str, Any] = {"memory": None, "max_model_len": None}
 
 
 class Alternative(Protocol):
@@ -54,6 +57,8 @@ class Answer:
     """What to know before the answer is used: assumptions, estimates, limits of the evidence."""
     serving: Serving | None = None
     """Lengths, engine and precision that were asked about; None: as measured."""
+    start_up_on: Callable[[GPUProfile], StartUp] | None = None
+    """Returns how a replica starts on a GPU profile; None: not known."""
     api: ApiComparison | None = None
     """Own GPUs beside an API's prices; None: not asked for, or not known."""
     variations: Sequence[Variation] = ()
@@ -73,6 +78,13 @@ class Answer:
         )
 
     @cached_property
+    def start_up(self) -> StartUp | None:
+        """How a replica of the recommended option starts; None: there is none."""
+        if self.chosen_profile is None or self.start_up_on is None:
+            return None
+        return self.start_up_on(self.chosen_profile)
+
+    @cached_property
     def price_origins(self) -> list[PriceOrigin]:
         """Whose prices the candidates have, and from when."""
         return price_origins(
@@ -85,7 +97,8 @@ class Answer:
         lines = old_price_lines(self.price_origins)
         if self.chosen_profile is not None and self.chosen.replicas is not None:
             lines += share_lines(self.chosen_profile, self.chosen.replicas)
-        return [*self.warnings, *lines]
+        starting = self.start_up.notes() if self.start_up else []
+        return [*self.warnings, *starting, *lines]
 
     def shared_facts(
         self, slo: Mapping[str, Any], headroom: Any, evidence: Sequence[Any]
@@ -104,6 +117,7 @@ class Answer:
             **self.chosen._asdict(),
             "price_source": profile and profile.price_source,
             "price_as_of": profile and profile.price_as_of,
+            **(self.start_up.facts() if self.start_up else _NO_START_UP),
             "basis": self.basis,
             "risk": self.risk,
             "slo": slo,

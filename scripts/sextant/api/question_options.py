@@ -32,7 +32,8 @@ _SIZES = {
 """Fields of `GivenSizes` by option; the first three are needed."""
 _SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
 _SERVED = (
-    *("engine", "dtype", "kv_dtype", "max_model_len", "enforce_eager", "prefix_hit_rate"),
+    *("engine", "gpu_memory_utilization", "enforce_eager"),
+    *("dtype", "kv_dtype", "max_model_len", "prefix_hit_rate"),
     *_SPECULATION,
 )
 """Options that are fields of a question by the same name."""
@@ -127,6 +128,8 @@ class ServingOptions:
     """How the LLM is served."""
 
     engine: str | None = None  #: What serves, e.g. vllm; that of most points by default.
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that the server may use, above 0 to 1; the engine's by default."""
     dtype: str | None = None
     """Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."""
     kv_dtype: str | None = None

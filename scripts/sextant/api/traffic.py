@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sextant.ask.laws import Settings
-    from sextant.facts.engine import Startup
     from sextant.facts.llm import LLM
+    from sextant.facts.startup import Startup
     from sextant.workload.requests import ScalableTraffic
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
@@ -165,7 +165,7 @@ class SchedulerOptions:
 
 def startup_time_of(text: str | None) -> "Callable[[LLM], Startup]":
     """Return how long an LLM takes to start, of an option's time or phases."""
-    from sextant.facts.engine import PHASES, Startup, startup_of
+    from sextant.facts.startup import PHASES, Startup, startup_of
 
     if text is not None and "=" not in text:
         startup_s = seconds_of(text, "--startup")

@@ -28,10 +28,11 @@ from sextant.ask.serving import (
     serving_of,
 )
 from sextant.ask.source import Source, find_source
+from sextant.ask.start_up import StartUp, start_up_of
 from sextant.base.errors import InputError
 from sextant.decide.measured_rates import RateBounds, measured_bounds
 from sextant.decide.sizing import ruled_out
-from sextant.facts.engine import DEFAULT_ENGINE, Memory, memory_of
+from sextant.facts.engine import DEFAULT_ENGINE, Memory, ServerOptions, memory_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import (
     LLM,
@@ -263,9 +264,10 @@ class Case:
             self.llm,
             self.gpu_profiles,
             longest,
-            self.source.memory_utilization,
+            self.memory_utilization,
             self.serving.engine,
             question.data_parallel or 1,
+            self.server_options,
         )
         excluded |= _uneven_layouts(self)
         if len(excluded) < len(self.gpu_profiles):
@@ -316,12 +318,50 @@ class Case:
         """Return what is where in the memory of a candidate."""
         return self.memory_on(self.gpu_profiles[profile_id])
 
-    def memory_on(self, gpu_profile: GPUProfile) -> Memory:
-        """Return what is where in the memory of a GPU profile."""
+    def memory_on(
+        self,
+        gpu_profile: GPUProfile,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+    ) -> Memory:
+        """Return what is where in the memory of a GPU profile; limits of a step may be stated."""
+        options = self.server_options._replace(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        return memory_of(
+            self.llm,
+            gpu_profile.devices,
+            self.memory_utilization,
+            self.engine,
+            self.serving.copies(gpu_profile),
+            options,
+        )
+
+    @property
+    def server_options(self) -> ServerOptions:
+        """What is stated of a server beside its share of the memory and the limits of a step."""
+        version = self.serving.engine_version or ""
+        return ServerOptions(version, is_eager=self.serving.enforce_eager)
+
+    @property
+    def memory_utilization(self) -> float | None:
+        """Share of the memory that a server may use; None: as its engine ships."""
+        if self.question.gpu_memory_utilization is not None:
+            return self.question.gpu_memory_utilization
         # A source says what share its vLLM servers were given.
-        share = self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
-        copies = self.serving.copies(gpu_profile)
-        return memory_of(self.llm, gpu_profile.devices, share, self.engine, copies)
+        return self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
+
+    def start_up(self, gpu_profile: GPUProfile) -> StartUp:
+        """Return how a replica starts on a GPU profile."""
+        served = replace(self.llm, context_tokens=self.longest_served_tokens)
+        return start_up_of(
+            served,
+            gpu_profile,
+            self.memory_on(gpu_profile),
+            self.engine,
+            self.serving.copies(gpu_profile),
+            longest_request_tokens(self.question, self.source),
+        )
 
     @cached_property
     def probe(self) -> pd.DataFrame | None:

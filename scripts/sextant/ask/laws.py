@@ -182,9 +182,10 @@ def candidate_laws(case: Case, settings: Settings, n_draws: int, model: Roofline
         case.llm,
         measured,
         longest,
-        case.source.memory_utilization,
+        case.memory_utilization,
         case.serving.engine,
         case.question.data_parallel or 1,
+        case.server_options,
     )
     for name in cannot_serve:
         del measured[name]
@@ -255,8 +256,9 @@ class _GPULaws:
 
 def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:
     """Return how a replica of the LLM on a GPU profile schedules."""
+    memory = case.memory_on(profile, settings.max_num_seqs, settings.max_num_batched_tokens)
     return settings.scheduler(
-        case.memory_on(profile).kv_tokens(sum(case.mean_lengths.values())),
+        memory.kv_tokens(sum(case.mean_lengths.values())),
         case.longest_served_tokens,
         profile.devices,
         case.engine,

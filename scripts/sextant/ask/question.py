@@ -84,6 +84,8 @@ class Question:
     """Compare with prefill and decode on separate replicas."""
     enforce_eager: bool = False
     """The engine runs without its CUDA graphs (vLLM's option of this name)."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that the server may use; the source's or the engine's if None."""
     max_model_len: int | None = None
     """Tokens that the longest request may have."""
     prefix_hit_rate: float = 0.0
@@ -149,6 +151,7 @@ class Question:
             self.requests,
             self.engine,
             self.enforce_eager,
+            self.gpu_memory_utilization,
             self.max_model_len,
             self.prefix_hit_rate,
             self.speculative,
@@ -185,6 +188,11 @@ def check_question(question: Question) -> None:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"
         raise InputError(problem, field="--prefix-hit-rate", fix=fix)
+
+    share = question.gpu_memory_utilization
+    if share is not None and not 0 < share <= 1:
+        fix = "give a share of a GPU's memory above 0, up to 1, e.g. 0.9"
+        raise InputError(f"{share} is not a share", field="--gpu-memory-utilization", fix=fix)
 
     _check_speculation(question)
     _check_lengths(question)

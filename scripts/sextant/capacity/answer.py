@@ -14,8 +14,8 @@ from sextant.answer.pools import PoolsOption
 from sextant.capacity.policies import ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
-from sextant.facts.engine import Startup
 from sextant.facts.slo import SLO
+from sextant.facts.startup import Startup
 from sextant.workload.part import StreamPart
 from sextant.workload.requests import RequestStream
 

@@ -32,8 +32,8 @@ from sextant.capacity.schedule import find_schedule, with_drafts
 from sextant.decide.latency_surface import LatencySurface
 from sextant.decide.replica_sizing import Days, Sizing, borne_of, replica_loads, size_profiles
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
-from sextant.facts.engine import Startup
 from sextant.facts.gpu import GPUProfile
+from sextant.facts.startup import Startup
 from sextant.pages.words import percent, plural
 from sextant.workload.requests import RequestStream, steady_like
 
@@ -395,6 +395,7 @@ def answer_budget(
         risk=capacity_question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
     )
@@ -435,6 +436,7 @@ def _answer(
         risk=capacity_question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
         findings=findings,

@@ -10,8 +10,8 @@ from sextant.ask.question import Question
 from sextant.ask.variation import Variant
 from sextant.base.errors import InputError
 from sextant.decide.windows import Target
-from sextant.facts.engine import Startup, startup_of
 from sextant.facts.llm import LLM
+from sextant.facts.startup import Startup, startup_of
 from sextant.pages.words import HOUR_S
 from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router

@@ -33,7 +33,7 @@ from sextant.decide.windows import (
     are_good,
     judge_windows,
 )
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Autoscaler, Reactive, Scaling, ScalingPolicy, Trigger
 from sextant.simulate.simulation import on_threads

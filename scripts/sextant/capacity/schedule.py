@@ -14,7 +14,7 @@ from sextant.capacity.question import Terms
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import Judged, Target
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.pages.words import DAY_S, HOUR_S
 from sextant.workload.requests import RequestStream
 

@@ -9,11 +9,12 @@ import numpy as np
 from sextant.answer.pools import handover
 from sextant.ask.laws import CaseLaws, Settings, find_laws
 from sextant.ask.question import Question
+from sextant.ask.start_up import StartUp
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.decide.latency_surface import ReplicaLaws
-from sextant.facts.engine import Startup, startup_of
 from sextant.facts.llm import LLM
+from sextant.facts.startup import Startup, startup_of
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
@@ -196,6 +197,12 @@ class SimulationAnswer:
         return (*self.question.gpu_profile_ids, None)[1]
 
     @property
+    def start_up(self) -> StartUp:
+        """How a replica starts, or one of those that compute prompts."""
+        case = self.laws.case
+        return case.start_up(case.gpu_profiles[self.gpu_profile_id])
+
+    @property
     def replica_hours(self) -> float | None:
         """Of all replicas under a policy, starts included; None without one."""
         return self.scaling.replica_s / HOUR_S if self.scaling else None
@@ -234,6 +241,7 @@ class SimulationAnswer:
             "intervals": self.intervals,
             "n_draws": deployment.n_draws,
             "limits_ms": dict(deployment.limits_ms),
+            **self.start_up.facts(),
             "scheduler": asdict(self.servers.scheduler),
             "law": asdict(self.servers.law(0)),
             "warnings": [*self.warnings],
@@ -299,7 +307,11 @@ def simulate_llm(
         saturation=saturation,
         scaling=scaling,
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
-        warnings=[*notes, *laws.warnings],
+        warnings=[
+            *notes,
+            *laws.warnings,
+            *(line for profile in profiles for line in laws.case.start_up(profile).notes()),
+        ],
     )
 
 

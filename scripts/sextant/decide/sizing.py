@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.facts.engine import AS_SHIPPED, ServerOptions
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
@@ -113,9 +114,10 @@ def ruled_out(
     llm: LLM,
     profiles: Mapping[str, GPUProfile],
     longest_request_tokens: int,
-    memory_utilization: float,
+    memory_utilization: float | None,
     engine: str | None = None,
     data_parallel: float = 1,
+    options: ServerOptions = AS_SHIPPED,
 ) -> dict[str, str]:
     """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot.
 
@@ -128,9 +130,16 @@ def ruled_out(
     reasons = {}
     for name, profile in profiles.items():
         copies = min(data_parallel, profile.n_gpus)
-        tokens = longest_request_tokens
-        memory = assess(llm, profile.devices, memory_utilization, tokens, engine, copies)
-        if why := memory.verdict.why:
+        assessed = assess(
+            llm,
+            profile.devices,
+            memory_utilization,
+            longest_request_tokens,
+            engine,
+            copies,
+            options,
+        )
+        if why := assessed.verdict.why:
             reasons[name] = why
     return reasons
 

@@ -1,39 +1,54 @@
-"""What serving takes: memory, the engine's schedule, and the time until a replica has started.
+"""What serving takes: memory, and the engine's schedule.
 
 Each engine has a data sheet, `resources/engines/*.yaml`. `memory_of` is the one place that counts
 the memory that weights and engine take, and the memory that is left: feasibility, the batch weight,
-the law, simulations and answers use it. `resources/startup.csv` has measured times of starts.
+the law, simulations and answers use it.
 """
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import Any, NamedTuple
 
 from sextant.base.resources import resource
-from sextant.base.sheets import load_sheet, read_yaml
+from sextant.base.sheets import read_yaml
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM, Speculating
 from sextant.facts.llm_config import DTYPE_BYTES
+from sextant.facts.llm_families import UNBOUNDED_TOKENS
 
 _FOLDER = resource("engines")
 DEFAULT_ENGINE = "vllm"  # its data sheet stands for an engine without one
+_LEAST_LINK_GB_S = 100.0
+"""Slowest link between GPUs that is not PCIe, whose fastest, gen5 x16, moves 64 GB/s."""
+
+
+class EngineReserve(NamedTuple):
+    """What an engine leaves free of each GPU by default, so that its share depends on the GPU."""
+
+    base_gib: float
+    token_mib: float  # per token of a step
+    graph_sequence_mib: float  # per sequence of the largest CUDA graph
+    gpu_mib: float  # per GPU of the server
+    least_gib: float  # at least so much, on GPUs with more than `least_from_gib`
+    least_from_gib: float
 
 
 class EngineMemory(NamedTuple):
     """What a server takes of each GPU."""
 
-    utilization: float  # share of the memory, by default
     is_of_free: bool  # the share is of the memory that the weights leave, not of all memory
-    framework_gib: float
+    framework_gib: float  # libraries and their work spaces
     graphs_gib: float  # CUDA graphs
     has_activations: bool  # the share has to hold the activations of the largest step
     sampler_bytes: int  # per sequence and word of the vocabulary, while tokens are sampled
+    utilization: float | None = None  # share of the memory, by default; None: by `reserve`
+    reserve: EngineReserve | None = None
+    collectives_gib: float = 0.0  # buffers to exchange results with other GPUs, over NVLink
+    graphs_in_share: bool = False  # the share has to hold the CUDA graphs
+    expert_hidden_multiple: int = 1  # MXFP4 experts are padded to multiples of these
+    expert_ffn_multiple: int = 1  # of the part of one GPU
 
 
 class EngineScheduler(NamedTuple):
@@ -49,7 +64,7 @@ class EngineScheduler(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """Values of a scheduler that hold under conditions; conditions that are not stated hold."""
+    """Values of a sheet that hold under conditions; conditions that are not stated hold."""
 
     values: Mapping[str, Any]
     since: str = ""  # first version of the engine
@@ -85,9 +100,15 @@ def has_cuda_graphs(engine: str) -> bool:
 
 
 @cache
-def memory_sheet(engine: str) -> EngineMemory:
-    """Return what a server of an engine takes of each GPU."""
-    return EngineMemory(**_sheet(engine)["memory"])
+def memory_sheet(engine: str, version: str, devices: Devices) -> EngineMemory:
+    """Return what a server of an engine's version takes of each GPU.
+
+    Without a version, "", it is what the versions took that the shipped points ran.
+    """
+    values = _section(engine, "memory", version or "0", devices)
+    if values.get("reserve") is not None:
+        values["reserve"] = EngineReserve(**values["reserve"])
+    return EngineMemory(**values)
 
 
 @cache
@@ -96,12 +117,22 @@ def scheduler_sheet(engine: str, version: str, devices: Devices) -> EngineSchedu
 
     Without a version, "", it is the newest on the sheet. The values of a later change win.
     """
-    values = dict(_sheet(engine)["scheduler"])
-    for change in values.pop("changes", ()):
-        change = _Change(**{**change, "excluded": tuple(change.get("excluded", ()))})
+    return EngineScheduler(**_section(engine, "scheduler", version, devices))
+
+
+def _section(engine: str, name: str, version: str, devices: Devices) -> dict[str, Any]:
+    """Return a part of an engine's sheet as it holds for a version on devices."""
+    values = dict(_sheet(engine)[name])
+    for stated in values.pop("changes", ()):
+        change = _Change(**{**stated, "excluded": tuple(stated.get("excluded", ()))})
         if change.holds(version, devices):
             values |= change.values
-    return EngineScheduler(**values)
+    return values
+
+
+def long_context_option(engine: str) -> str | None:
+    """Return the option of the longest request; None: the engine starts whatever it holds."""
+    return _sheet(engine).get("long_context_option")
 
 
 def handover_ms(engine: str) -> float:
@@ -120,6 +151,28 @@ def _sheet(engine: str) -> dict[str, Any]:
     return dict(read_yaml(_FOLDER / f"{name}.yaml"))
 
 
+class ServerOptions(NamedTuple):
+    """What is stated of a server; by default it is as its engine ships."""
+
+    version: str = ""  # of the engine; "": not stated
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    is_eager: bool = False  # without CUDA graphs
+
+
+AS_SHIPPED = ServerOptions()
+
+
+class GPUMemory(NamedTuple):
+    """How the memory of one GPU is used, in GiB."""
+
+    weights_gib: float
+    kv_cache_gib: float
+    activations_gib: float  # of the largest step
+    buffers_gib: float  # of libraries, and to exchange results with other GPUs
+    graphs_gib: float  # CUDA graphs
+
+
 class Memory(NamedTuple):
     """How the memory of all devices of a replica is used, in bytes."""
 
@@ -130,11 +183,22 @@ class Memory(NamedTuple):
     window_token_bytes: float
     window_tokens: int  # tokens of a request that layers with a sliding window keep
     state_bytes: float  # of a request, independent of its length
+    n_devices: int = 1  # that share this memory evenly
+    activation_bytes: float = 0.0
+    buffer_bytes: float = 0.0
+    graph_bytes: float = 0.0
 
     @property
     def kv_bytes(self) -> float:
         """Memory that the weights leave for the KV cache, at least 0."""
         return max(0.0, self.usable_bytes - self.weight_bytes)
+
+    @property
+    def per_gpu(self) -> GPUMemory:
+        """How the memory of one GPU is used."""
+        parts = (self.activation_bytes, self.buffer_bytes, self.graph_bytes)
+        sizes = (self.weight_bytes, self.kv_bytes, *parts)
+        return GPUMemory(*(size / self.n_devices / GIB for size in sizes))
 
     def request_bytes(self, tokens: float) -> float:
         """Return the KV cache of a request with `tokens`, input and output."""
@@ -147,6 +211,15 @@ class Memory(NamedTuple):
             return int(self.kv_bytes // self.token_bytes)
         return int(self.kv_bytes * length / self.request_bytes(length))
 
+    def longest_tokens(self, copies: float = 1) -> int:
+        """Return the tokens of the longest request that fits alone in one of `copies`."""
+        free = self.kv_bytes / copies - self.state_bytes
+        beyond_window = free - self.window_token_bytes * self.window_tokens
+        if beyond_window > self.token_bytes * self.window_tokens and self.token_bytes:
+            return int(beyond_window // self.token_bytes)
+        each = self.token_bytes + self.window_token_bytes
+        return max(int(free // each), 0) if each else UNBOUNDED_TOKENS
+
 
 def memory_of(
     llm: LLM,
@@ -154,6 +227,7 @@ def memory_of(
     utilization: float | None = None,
     engine: str | None = None,
     data_parallel: float = 1,
+    options: ServerOptions = AS_SHIPPED,
 ) -> Memory:
     """Return how a server uses the memory of its devices.
 
@@ -162,86 +236,129 @@ def memory_of(
     default the engine's, and takes some of it itself. Without an engine the result
     is an upper bound. Each of `data_parallel` copies of attention has its own weights and requests.
     """
-    n = devices.n_gpus
-    total = devices.memory_bytes
+    n = 1 if devices.kind == "cpu" else devices.n_gpus  # cores share one memory
+    sheet = memory_sheet(engine or DEFAULT_ENGINE, options.version, devices)
+    plan = scheduler_sheet(engine or DEFAULT_ENGINE, options.version, devices)
+    share = _share(sheet, plan, devices) if utilization is None else utilization
+    weights = _weight_bytes(llm, data_parallel)
+    if engine is None or devices.kind == "cpu":
+        taken = _Taken(0.0, 0.0, 0.0)
+        usable = devices.memory_bytes * share
+    else:
+        parts = n if data_parallel == 1 else 1  # of an expert
+        weights += n * _table_bytes(llm) + _padding_bytes(llm, sheet, parts)
+        taken = _Taken(
+            activations=n * _activation_bytes(llm, plan, sheet, options, n),
+            buffers=n * _buffer_bytes(sheet, devices),
+            graphs=n * sheet.graphs_gib * GIB * (not options.is_eager),
+        )
+        usable = _usable_bytes(sheet, share, weights, n * devices.seen_gib * GIB, taken)
 
-    weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
     draft = llm.draft if isinstance(llm, Speculating) else None
-    weights += draft.weight_bytes if draft else 0
-
-    name = engine or DEFAULT_ENGINE
-    sheet = memory_sheet(name)
-    plan = scheduler_sheet(name, "", devices)
-    share = sheet.utilization if utilization is None else utilization
-    usable = total * share
-    if devices.kind == "cpu":
-        n = 1  # cores share one memory
-    elif engine is not None:
-        # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
-        # two hidden states, and a part of gate, up and their product. In a mixture of experts it
-        # holds a further hidden state and such a part for each expert that a token uses.
-        used = llm.n_experts_per_token
-        widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
-        layer = plan.max_num_batched_tokens * widths * DTYPE_BYTES[llm.dtype]
-        sampling = plan.max_num_seqs * llm.vocab_size * sheet.sampler_bytes
-        overhead = sheet.framework_gib * GIB + max(layer, sampling) * sheet.has_activations
-        seen = total - n * devices.reserved_gib * GIB
-        left = seen - n * sheet.graphs_gib * GIB
-        if sheet.is_of_free:
-            usable = weights + share * max(left - n * overhead - weights, 0.0)
-        else:
-            usable = min(seen * share, left) - n * overhead
-
     copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
     windowed = llm.sliding_kv_bytes_per_token
     of_draft = draft.kv_bytes_per_token if draft else 0
     return Memory(
-        device_bytes=total,
+        device_bytes=devices.memory_bytes,
         usable_bytes=max(usable, 0.0),
         weight_bytes=weights,
         token_bytes=max(llm.kv_bytes_per_token - windowed + of_draft, 0.0) * copies,
         window_token_bytes=windowed * copies,
         window_tokens=llm.sliding_window_tokens,
         state_bytes=float(llm.state_bytes_per_request),
+        n_devices=n,
+        activation_bytes=taken.activations,
+        buffer_bytes=taken.buffers,
+        graph_bytes=taken.graphs,
     )
 
 
-_STARTUP = resource("startup.csv")
-PHASES = ("image", "libraries", "weights", "engine")
-_STARTUP_SD = 0.1  # Of the logarithm: five starts of one LLM on one type of node took 78 to 95 s.
+class _Taken(NamedTuple):
+    """What an engine takes of all devices beside weights and KV cache, in bytes."""
+
+    activations: float
+    buffers: float
+    graphs: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartupRow:
-    """resources/startup.csv: each row is a phase of a start on a new node."""
-
-    phase: str  #: what is done
-    seconds: Annotated[float, Field(ge=0)]  #: how long it took
-    weights_gib: Annotated[float, Field(gt=0)] | None = None
-    """weights that were loaded then: time grows with them"""
-
-
-class Startup(NamedTuple):
-    """Time from the order of a replica until it serves; it is lognormal."""
-
-    median_s: float
-    sd: float = _STARTUP_SD  # of its logarithm
-
-    def facts(self) -> dict[str, float]:
-        """Return the median and the ends of the 90% interval, in seconds."""
-        spread = math.exp(1.645 * self.sd)
-        ends = {"startup_lo_s": self.median_s / spread, "startup_hi_s": self.median_s * spread}
-        return {"startup_s": self.median_s, **ends}
+def _usable_bytes(
+    sheet: EngineMemory, share: float, weights: float, seen: float, taken: _Taken
+) -> float:
+    """Return what a share of the memory that is `seen` holds of weights and KV cache."""
+    beside = taken.activations * sheet.has_activations + taken.buffers
+    if sheet.is_of_free:
+        return weights + share * max(seen - taken.graphs - beside - weights, 0.0)
+    if sheet.graphs_in_share:
+        return seen * share - taken.graphs - beside
+    return min(seen * share, seen - taken.graphs) - beside
 
 
-def startup_of(llm: LLM, stated_s: Mapping[str, float] = MappingProxyType({})) -> Startup:
-    """Return how long a replica of an LLM takes to start on a new node.
+def _weight_bytes(llm: LLM, data_parallel: float) -> float:
+    """Return the weights of all devices, those of an LLM that drafts included."""
+    draft = llm.draft if isinstance(llm, Speculating) else None
+    copied = (data_parallel - 1) * llm.attention_weight_bytes
+    return llm.weight_bytes + copied + (draft.weight_bytes if draft else 0)
 
-    `stated_s` are times in seconds, by phase of `PHASES`, that replace the table's.
+
+def _table_bytes(llm: LLM) -> float:
+    """Return the table of rotary positions, one for all layers, which each device has whole."""
+    if llm.context_tokens >= UNBOUNDED_TOKENS:
+        return 0.0
+    return llm.context_tokens * llm.head_dim * DTYPE_BYTES[llm.dtype]
+
+
+def _padding_bytes(llm: LLM, sheet: EngineMemory, parts: int) -> float:
+    """Return what the kernels of MXFP4 experts, each in `parts`, have more of weights."""
+    if "mxfp4" not in (llm.expert_format or llm.weight_format) or not llm.n_experts:
+        return 0.0
+    padded = 1.0
+    for width, multiple in (
+        (llm.hidden_size, sheet.expert_hidden_multiple),
+        (llm.ffn_size / parts, sheet.expert_ffn_multiple),
+    ):
+        padded *= math.ceil(width / multiple) * multiple / width
+    return (padded - 1) * llm.expert_weight_bytes
+
+
+def _share(sheet: EngineMemory, plan: EngineScheduler, devices: Devices) -> float:
+    """Return the share of the memory that an engine takes by default."""
+    if sheet.utilization is not None:
+        return sheet.utilization
+    reserve = sheet.reserve
+    assert reserve is not None, "a sheet has a share or a reserve"
+    reserved_mib = (
+        reserve.token_mib * plan.max_num_batched_tokens
+        + reserve.graph_sequence_mib * plan.graph_sequences
+        + reserve.gpu_mib * devices.n_gpus
+    )
+    reserved_gib = reserve.base_gib + reserved_mib / 1024
+    if devices.memory_gib > reserve.least_from_gib:
+        reserved_gib = max(reserved_gib, reserve.least_gib)
+    return max(1 - reserved_gib / devices.memory_gib, 0.0)
+
+
+def _activation_bytes(
+    llm: LLM, plan: EngineScheduler, sheet: EngineMemory, options: ServerOptions, n: int
+) -> float:
+    """Return the activations of the largest step on each of `n` GPUs: of a layer, or of sampling.
+
+    A layer holds two hidden states, and a part of gate, up and their product. In a mixture of
+    experts it holds a further hidden state and such a part for each expert that a token uses.
+    Sampling holds the hidden states, and scores of all words for each sequence.
     """
-    total_s = 0.0
-    for row in load_sheet(_STARTUP, StartupRow, delimiter=","):
-        gib = row.get("weights_gib")
-        share = llm.weight_bytes / 2**30 / gib if gib else 1.0
-        total_s += stated_s.get(row["phase"], share * row["seconds"])
-    return Startup(total_s)
+    tokens = options.max_num_batched_tokens or plan.max_num_batched_tokens
+    sequences = min(options.max_num_seqs or plan.max_num_seqs, tokens)
+    used = llm.n_experts_per_token
+    widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
+    layer = tokens * widths * DTYPE_BYTES[llm.dtype]
+    states = tokens * llm.hidden_size * DTYPE_BYTES[llm.dtype]
+    return max(layer, states + sequences * llm.vocab_size * sheet.sampler_bytes)
+
+
+def _buffer_bytes(sheet: EngineMemory, devices: Devices) -> float:
+    """Return the buffers of libraries on each GPU.
+
+    Collectives have large ones over NVLink and the like alone: over PCIe they use few channels.
+    """
+    has_links = devices.n_gpus > 1 and devices.interconnect_gb_s >= _LEAST_LINK_GB_S
+    return (sheet.framework_gib + sheet.collectives_gib * has_links) * GIB

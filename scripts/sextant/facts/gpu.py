@@ -82,6 +82,7 @@ class Devices:
     memory_gib: float  # memory of one device
     reserved_gib: float = 0.0  # GiB of it that no process sees
     gpu_id: str = ""  # the type; "" where nothing depends on it
+    interconnect_gb_s: float = 0.0  # between the devices, in one direction
 
     @property
     def seen_gib(self) -> float:
@@ -117,7 +118,14 @@ class GPUProfile:
     def devices(self) -> Devices:
         """What a server on this profile runs on."""
         gpu = self.gpu
-        return Devices(gpu.kind, self.n_gpus, gpu.memory_gib, gpu.reserved_gib, gpu.gpu_id)
+        return Devices(
+            gpu.kind,
+            self.n_gpus,
+            gpu.memory_gib,
+            gpu.reserved_gib,
+            gpu.gpu_id,
+            gpu.interconnect_gb_s,
+        )
 
 
 def gpu_path(folder: str | Path, gpu_id: str) -> Path:

@@ -6,7 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.facts.engine import Memory, has_cuda_graphs, memory_of, scheduler_sheet
+from sextant.facts.engine import (
+    Memory,
+    ServerOptions,
+    has_cuda_graphs,
+    memory_of,
+    scheduler_sheet,
+)
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, Speculating, precision_of, served
 from sextant.facts.llm_config import DTYPE_BYTES
@@ -72,11 +78,11 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     activation_bytes = is_eager * copies * rows["activation_bytes"] * held_tokens
 
     @cache
-    def memory(key: _Configuration, engine: str, data_parallel: float) -> Memory:
-        devices = facts.profiles[key.gpu_profile_id].devices
-        return memory_of(llms[key], devices, engine=engine, data_parallel=data_parallel)
+    def memory(key: _Configuration, engine: str, data_parallel: float, version: str) -> Memory:
+        server = (engine, data_parallel, ServerOptions(version))
+        return memory_of(llms[key], facts.profiles[key.gpu_profile_id].devices, None, *server)
 
-    memories = map(memory, configurations, texts["engine"], data_parallel)
+    memories = map(memory, configurations, texts["engine"], data_parallel, texts["engine_version"])
     devices = [facts.profiles[key.gpu_profile_id].devices for key in configurations]
     schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"], devices)]
     gathered = pd.Series([float(it.max_waiting_steps) for it in schedulers], keys.index)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from sextant.experiment.servers import Variant
-from sextant.facts.engine import memory_of
+from sextant.facts.engine import AS_SHIPPED, ServerOptions, memory_of
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM
 
@@ -120,7 +120,7 @@ class Feasibility:
     """Whether memory holds an LLM and a workload's longest request, by facts alone."""
 
     verdict: Verdict
-    memory_utilization: float  # fraction of the memory that the server may use
+    memory_utilization: float | None  # share of the memory for the server; None: the engine's
     weight_gib: float
     kv_gib: float  # memory left for the KV cache after the weights (never below 0)
     max_batch_weight_tokens: int  # upper bound: tokens whose KV cache fits into `kv_gib`
@@ -134,16 +134,17 @@ class Feasibility:
 def assess(
     llm: LLM,
     devices: Devices,
-    memory_utilization: float,
+    memory_utilization: float | None,
     longest_request_tokens: int,
     engine: str | None = None,
     data_parallel: float = 1,
+    options: ServerOptions = AS_SHIPPED,
 ) -> Feasibility:
     """Decide from memory facts alone; without an engine the bound is optimistic.
 
     Each of `data_parallel` copies of attention is on its own part of the devices.
     """
-    memory = memory_of(llm, devices, memory_utilization, engine, data_parallel)
+    memory = memory_of(llm, devices, memory_utilization, engine, data_parallel, options)
     tokens = memory.kv_tokens(longest_request_tokens)
     weight_gib = memory.weight_bytes / GIB
     kv_gib = memory.kv_bytes / GIB

@@ -49,6 +49,7 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[
             *outside_warning(outside, case.source),
             *case.lengths_notes,

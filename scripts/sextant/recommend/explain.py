@@ -8,6 +8,7 @@ from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import fit_predictor
 from sextant.ask.question import Question
+from sextant.ask.start_up import StartUp
 from sextant.base.files import Row, frame_rows
 from sextant.law.roofline import Roofline
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
@@ -71,6 +72,11 @@ class Explanation:
     """Of an output token; None: not known."""
     warnings: Sequence[str]
 
+    @property
+    def start_up(self) -> StartUp:
+        """How a replica starts."""
+        return self.case.start_up(self.case.gpu_profiles[self.gpu_profile_id])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
         measured = None
@@ -83,6 +89,7 @@ class Explanation:
             "users_per_replica": self.users_per_replica,
             "percentile": self.case.question.slo.percentile,
             "mean_input_tokens": self.case.serving.requests.inputs.mean,
+            **self.start_up.facts(),
             "warnings": [*self.warnings],
             "serving": self.case.serving.facts(),
             "llm": llm_facts(self.case.llm),
@@ -139,6 +146,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
         warnings=[
             *outside_warning(clauses, case.source),
             *case.notes,
+            *case.start_up(case.gpu_profiles[gpu_profile_id]).notes(),
             *estimates(points, slo),
         ],
     )
@@ -176,6 +184,7 @@ def explanation_document(explanation: Explanation) -> Document:
             f"About {explanation.itl_batch:.1f} requests share a step; the KV cache holds "
             f"{explanation.capacity_requests:.0f} at once."
         ),
+        Note(explanation.start_up.line()),
         *drafting,
         _terms_table(
             "time between tokens",

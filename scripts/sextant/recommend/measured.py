@@ -301,6 +301,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[
             *case.notes,
             *case.source.characterization.left_out,

@@ -115,6 +115,7 @@ def _answer(
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[
             *decision.basis_notes(outside),
             *drafting_notes(question, gains),

@@ -195,6 +195,7 @@ def rightsize_deployment(asked: RightsizeQuestion) -> Rightsizing:
         risk=asked.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
+        start_up_on=case.start_up,
         warnings=[
             *asked.notes,
             *reading_notes(asked, points),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.simulate.simulation import (
     PENDING,
     TIMEOUT,

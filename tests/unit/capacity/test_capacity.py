@@ -35,9 +35,9 @@ from sextant.decide.replica_sizing import Sizing, size_profiles
 from sextant.decide.replicas import Bound, SimulatedReplica, simulated_replica
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import ServingResults, Target, judge_windows
-from sextant.facts.engine import Startup
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
+from sextant.facts.startup import Startup
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.choice import TraceChoice
 from sextant.trace.trace_format import SCHEMA

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plain_simulator import LAW, PLAN, sent
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.simulate.scaling import (
     Autoscaler,
     Direction,

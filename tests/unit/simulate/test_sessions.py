@@ -21,7 +21,7 @@ from sextant.ask.traffic import (
 )
 from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
-from sextant.facts.engine import Startup
+from sextant.facts.startup import Startup
 from sextant.simulate.scaling import Autoscaler, Reactive, Trigger, simulate_scaled
 from sextant.simulate.simulation import OK, REFUSED, Scheduler, StepLaw, simulate
 from sextant.workload.requests import RequestStream

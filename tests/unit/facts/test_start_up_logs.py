@@ -1,0 +1,89 @@
+"""Memory of servers against their start-up logs."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sextant.facts.engine import GPUMemory, ServerOptions, memory_of
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.llm import load_llm
+from sextant.facts.llm_reading import read_whole_llm
+from support import ROOT
+
+LOGS = pd.read_csv(ROOT / "tests/data/vllm_memory.csv")
+FOLDERS = {"data": ROOT / "tests/data", "": ROOT / "resources/llms"}
+
+
+def computed(row: Any, mirror: Path) -> GPUMemory:
+    folder, _, name = row.config.rpartition("/")
+    path = {**FOLDERS, "mirror": mirror / "hf_configs"}[folder] / name
+    options = ServerOptions(
+        row.version, row.max_num_seqs, row.max_num_batched_tokens, bool(row.is_eager)
+    )
+    devices = profile_of_id(row.gpu_profile_id).devices
+    llm = read_whole_llm(path).llm
+    return memory_of(llm, devices, row.utilization, "vllm", options=options).per_gpu
+
+
+def test_the_cache_is_that_of_start_up_logs(mirror):
+    """One number is fitted to all rows: 0.38 GiB of buffers, the median of what is left.
+
+    The buffers of collectives over NVLink, 2.1 GiB, are from logs that are not here.
+    """
+    errors = []
+    for row in LOGS.itertuples():
+        memory = computed(row, mirror)
+        errors.append(memory.kv_cache_gib / row.kv_cache_gib - 1)
+        print(
+            f"{row.llm:26} {row.gpu_profile_id:16} weights {memory.weights_gib:6.2f} of "
+            f"{row.weights_gib:6.2f}, KV {memory.kv_cache_gib:6.2f} of "
+            f"{row.kv_cache_gib:6.2f} GiB, {errors[-1]:+.1%}"
+        )
+    sizes = pd.Series(errors).abs()
+    print(f"mean {sizes.mean():.1%}, median {sizes.median():.1%}, most {sizes.max():.1%}")
+    assert sizes.mean() <= 0.015
+    assert sizes.median() <= 0.01
+    assert sizes.max() <= 0.06
+
+
+@pytest.mark.parametrize(
+    ("name", "n_gpus", "logged_gib"),
+    [("openai--gpt-oss-20b", 1, 13.72), ("openai--gpt-oss-20b", 2, 7.01)],
+)
+def test_mxfp4_experts_are_padded_for_their_kernel(name, n_gpus, logged_gib, mirror):
+    llm = load_llm(mirror / f"hf_configs/{name}.json")
+    devices = profile_of_id(f"{n_gpus}xH100-80GB").devices
+    memory = memory_of(llm, devices, engine="vllm")
+    assert memory.per_gpu.weights_gib == pytest.approx(logged_gib, rel=0.015)
+    assert memory_of(llm, devices).weight_bytes == llm.weight_bytes
+
+
+def test_a_long_context_has_a_table_of_positions_on_each_gpu(mirror):
+    """Llama-4-Scout has positions up to 10,485,760: 2.5 GiB on each of four GPUs."""
+    llm = load_llm(mirror / "hf_configs/meta-llama--Llama-4-Scout-17B-16E-Instruct.json")
+    memory = memory_of(llm, profile_of_id("4xH100-80GB").devices, engine="vllm")
+    # The log says 53.1 with the encoder of images, 0.4 GiB of each GPU.
+    assert memory.per_gpu.weights_gib == pytest.approx(52.7, abs=0.1)
+
+
+def test_collectives_have_buffers_over_nvlink_alone():
+    llm = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-8B-Instruct.json")
+
+    def buffers_gib(profile_id: str) -> float:
+        return memory_of(llm, profile_of_id(profile_id).devices, engine="vllm").per_gpu.buffers_gib
+
+    assert buffers_gib("2xH100-80GB") - buffers_gib("1xH100-80GB") == pytest.approx(2.1)
+    assert buffers_gib("2xL40S-48GB") == buffers_gib("1xL40S-48GB")
+
+
+def test_the_parts_of_a_gpu_are_its_share():
+    llm = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-8B-Instruct.json")
+    devices = profile_of_id("2xH100-80GB").devices
+    memory = memory_of(llm, devices, 0.9, "vllm").per_gpu
+    used = memory.weights_gib + memory.kv_cache_gib + memory.activations_gib + memory.buffers_gib
+    assert used == pytest.approx(0.9 * devices.seen_gib)
+    fewer = memory_of(llm, devices, 0.9, "vllm", options=ServerOptions(max_num_seqs=64)).per_gpu
+    assert fewer.activations_gib < memory.activations_gib
+    assert fewer.kv_cache_gib > memory.kv_cache_gib
