@@ -254,7 +254,9 @@ def field_types(kind: type) -> dict[str, type]:
 
 
 def _typed(cell: str, expected: type) -> Any:
-    """Return a cell's value; a text that is not a number stays a text, which the check refuses."""
+    """Return a cell's value; a text of another type stays a text, which the check refuses."""
+    if expected is bool:
+        return {"true": True, "false": False}.get(cell.lower(), cell)
     try:
         return expected(cell)
     except ValueError:

@@ -28,7 +28,15 @@ from sextant.plan.value import Decisions, Needs
 from sextant.plan.workspace import Workspace
 from sextant.points import frame
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
+from sextant.points.frame import (
+    GRAPHS,
+    IDENTIFIERS,
+    KEYS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    graphs_of,
+)
 from sextant.points.measured import load_run
 from sextant.points.summarize import aggregate_points
 from sextant.predict.predictor import Draws, TrainingRows
@@ -220,7 +228,10 @@ def plan_of_experiment(
         budget,
         settings.seed,
         lengths=lengths,
-        served_as={"engine": settings.engine.name},
+        served_as={
+            "engine": settings.engine.name,
+            GRAPHS: graphs_of(settings.engine.extra_arguments),
+        },
     )
 
 

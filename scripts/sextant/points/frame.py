@@ -5,7 +5,7 @@ latencies that predictors learn from, `judged` the latencies that an SLO limits.
 and GPU profiles are computed from facts, or come published with a characterization.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ KEYS = [*IDENTIFIERS, "users"]  # what names a point of a closed loop
 _SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
 _LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
 GRAPHS = "cuda_graphs"
-EAGER_OPTION = "--enforce-eager"  # vLLM's, that leaves them out
 SERVING = [*_SOFTWARE, *_LAYOUT, GRAPHS]
 """How an LLM was served. Layers are split over `tensor_parallel` devices, over all of the profile
 where it is null. There are `data_parallel` copies of the attention layers. `cuda_graphs` says
@@ -62,6 +61,11 @@ _TYPES = {
 }
 
 Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
+
+
+def graphs_of(arguments: Container[str]) -> bool | None:
+    """Return False where a server's arguments leave CUDA graphs out, else None: its default."""
+    return False if "--enforce-eager" in arguments else None
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from sextant.base.files import provenance, write_parquet
 from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
 from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
-from sextant.points.frame import EAGER_OPTION, GRAPHS
+from sextant.points.frame import GRAPHS, graphs_of
 from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
 from sextant.points.run import CELL_KEY
 from sextant.points.store import connect
@@ -33,9 +33,8 @@ def _precision(cell: MeasuredCell) -> str | None:
 
 
 def _has_graphs(cell: MeasuredCell) -> bool | None:
-    """Return False where the engine was told to leave CUDA graphs out, else None: its default."""
     settings = (cell.run.origin.definition or {}).get("engine") or {}
-    return False if EAGER_OPTION in settings.get("extra_arguments", ()) else None
+    return graphs_of(settings.get("extra_arguments", ()))
 
 
 _KEY: _Columns = {

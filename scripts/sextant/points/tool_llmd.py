@@ -5,12 +5,13 @@ A report is of a whole deployment: with several replicas of an engine the load i
 evenly. Reports of prefill and decode apart are refused: a point is of one replica.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.facts.engine import is_known_engine
-from sextant.points.frame import EAGER_OPTION
+from sextant.points.frame import graphs_of
 from sextant.points.tool_aiperf import llm_of_config, load_of_config
 from sextant.points.tool_guidellm import AT_ONCE, throughput_load
 from sextant.points.tool_inference_perf import load_kind
@@ -62,6 +63,7 @@ def _run_of_v02(content: Content) -> ToolRun:
         if component["standardized"].get("kind") == "inference_engine"
     ]
     engines = [component["standardized"] for component in components]
+    arguments = [(component.get("native") or {}).get("args") or () for component in components]
     _refuse_pools([engine.get("role") for engine in engines])
     replicas = sum(engine.get("replicas") or 1 for engine in engines) or 1
     first = engines[0] if engines else {}
@@ -85,7 +87,7 @@ def _run_of_v02(content: Content) -> ToolRun:
         llm=(first.get("model") or {}).get("name") or _llm(config or {}, tool),
         tool_version=" ".join(filter(None, [tool, load.get("tool_version")])),
         **_engine(first.get("tool"), first.get("tool_version")),
-        cuda_graphs=_has_graphs(components),
+        cuda_graphs=graphs_of([*chain.from_iterable(arguments)]),
         day=("run.time", _date(time.get("start") or time.get("end"))),
         doubts=(
             *_deployment_doubts(replicas, alongside),
@@ -259,12 +261,6 @@ def _engine(name: Any, version: Any) -> dict[str, Any]:
     engine = str(name).lower()
     known = engine if engine.isalnum() and is_known_engine(engine) else None
     return {"engine": known, "engine_version": str(version) if known and version else None}
-
-
-def _has_graphs(components: Sequence[Content]) -> bool | None:
-    """Return False where the engines' arguments leave CUDA graphs out; None: they do not say."""
-    arguments = [(component.get("native") or {}).get("args") or {} for component in components]
-    return False if any(EAGER_OPTION in given for given in arguments) else None
 
 
 def _date(time: Any) -> Any:

@@ -72,10 +72,28 @@ def test_points_have_all_columns_with_defaults_and_what_follows_from_others(fold
     assert points["precision"].tolist() == ["fp8", "bf16", "fp8"]
     assert points["engine_version"].tolist()[:2] == ["0.5.1", "0.5.10"]
     assert points["engine_version"].isna().tolist() == [False, False, True]
+    assert points["cuda_graphs"].isna().all()
     assert points["mean_nttft_ms"].tolist() == [0.05, 0.06, 0.04]
     assert points["mean_itl_ms"].tolist() == [8, 9, 30]
     assert points[["median_itl_ms", "p90_ttft_ms", "tensor_parallel"]].isna().all(axis=None)
     assert set(points["source"]) == {"archive:mine"}
+
+
+def test_a_point_or_all_of_a_folder_may_be_without_cuda_graphs(folder) -> None:
+    change(folder, "points.csv", "users,mean", "users,cuda_graphs,mean")
+    change(folder, "points.csv", "200,4,50", "200,4,false,50")
+    change(folder, "points.csv", "200,4,60", "200,4,True,60")
+    change(folder, "points.csv", "200,1,20", "200,1,,20")
+    assert load_folder(folder).points["cuda_graphs"].fillna(True).tolist() == [False, True, True]
+    change(folder, "characterization.yaml", "  precision: fp8", "  cuda_graphs: false")
+    points = load_folder(folder).points
+    assert points["cuda_graphs"].tolist() == [False, True, False]
+    write_points(folder / "points.csv", points)
+    again = load_folder(folder).points  # sorted
+    assert again.set_index("run_id")["cuda_graphs"].to_dict() == {"a": False, "b": True, "c": False}
+    change(folder, "points.csv", "False", "sometimes")
+    with pytest.raises(InputError, match="field 'cuda_graphs'"):
+        load_folder(folder)
 
 
 def test_points_that_no_memory_holds_are_left_out_and_named(folder) -> None:

@@ -122,7 +122,9 @@ def test_points_equal_what_pandas_and_numpy_compute(tmp_path, seed):
 @pytest.mark.parametrize(("weight_bits", "precision"), [(0.0, "bf16"), (8.0, "as its config says")])
 def test_a_point_says_what_served_it_and_when(tmp_path, weight_bits, precision):
     server = ServerFacts("vllm", "0.32.0", precision="bfloat16")
-    origin = replace(cells.ORIGIN, definition={"llm": {"weight_bits": weight_bits}})
+    engine = {"extra_arguments": ["--enforce-eager"] if weight_bits else []}
+    definition = {"llm": {"weight_bits": weight_bits}, "engine": engine}
+    origin = replace(cells.ORIGIN, definition=definition)
     cell = cells.write_cell(
         tmp_path / "cell",
         [cells.request(1.0), cells.request(2.0)],
@@ -134,6 +136,8 @@ def test_a_point_says_what_served_it_and_when(tmp_path, weight_bits, precision):
     assert points["engine_version"].tolist() == ["0.32.0", "0.33.0"]
     assert points["precision"].fillna("as its config says").tolist() == [precision] * 2
     assert points["measured_on"].tolist() == ["2026-01-02"] * 2
+    assert points["cuda_graphs"].isna().tolist() == [not weight_bits] * 2
+    assert not points["cuda_graphs"].fillna(False).any()
 
 
 @pytest.mark.parametrize("n_requests", [0, 10])

@@ -300,6 +300,9 @@ def test_lines_of_sglang(tmp_path):
     detailed = SGLANG | {"errors": [""] * 198 + ["HTTP 503"] * 2, "completed": 198}
     row = point("sglang-bench", tmp_path, detailed, llm=LLM)
     assert (row["n_ok"], row["n_failed"]) == (198, 2)
+    assert "cuda_graphs" not in row
+    eager = SGLANG | {"server_info": {"version": "0.5.5", "disable_cuda_graph": True}}
+    assert point("sglang-bench", tmp_path, eager, llm=LLM)["cuda_graphs"] is False
 
 
 # --- genai-bench, inference-perf
@@ -440,6 +443,10 @@ def test_a_deployment_of_llm_d_shares_its_load_out(tmp_path):
     assert (row["request_rate_rps"], row["throughput_tok_s"]) == (1.25, 232.5)
     assert "shared out (the load of 4 replicas, taken to be even)" in row["doubt"]
     assert row["llm_id"] == LLM.replace("/", "__")
+    assert "cuda_graphs" not in row
+    eager = deployment()
+    eager["scenario"]["stack"][0]["native"] = {"args": {"--enforce-eager": None}}
+    assert point("llm-d", tmp_path, eager)["cuda_graphs"] is False
     # Without pods for prefill those for decode do both.
     assert point("llm-d", tmp_path, deployment(role="decode"))["request_rate_rps"] == 1.25
     with pytest.raises(InputError, match="prefill and decode ran apart"):
