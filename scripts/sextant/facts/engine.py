@@ -70,7 +70,8 @@ class _Change(NamedTuple):
     since: str = ""  # first version of the engine
     least_memory_gib: float = 0.0  # that a process sees of one GPU
     least_gpus: int = 1  # of the server
-    excluded: tuple[str, ...] = ()  # beginnings of the ids of GPUs
+    only: tuple[str, ...] = ("",)  # beginnings of the ids of GPUs
+    excluded: tuple[str, ...] = ()
 
     def holds(self, version: str, devices: Devices) -> bool:
         """Return whether a server of a version, "" for the newest, on devices has the values."""
@@ -79,6 +80,7 @@ class _Change(NamedTuple):
             (not numbers or numbers >= version_numbers(self.since))
             and devices.seen_gib >= self.least_memory_gib
             and devices.n_gpus >= self.least_gpus
+            and devices.gpu_id.startswith(self.only)
             and not devices.gpu_id.startswith(self.excluded)
         )
 
@@ -124,7 +126,8 @@ def _section(engine: str, name: str, version: str, devices: Devices) -> dict[str
     """Return a part of an engine's sheet as it holds for a version on devices."""
     values = dict(_sheet(engine)[name])
     for stated in values.pop("changes", ()):
-        change = _Change(**{**stated, "excluded": tuple(stated.get("excluded", ()))})
+        ids = {name: tuple(stated[name]) for name in ("only", "excluded") if name in stated}
+        change = _Change(**stated | ids)
         if change.holds(version, devices):
             values |= change.values
     return values

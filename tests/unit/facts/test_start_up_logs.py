@@ -75,6 +75,7 @@ def test_collectives_have_buffers_over_nvlink_alone():
         return memory_of(llm, profile_of_id(profile_id).devices, engine="vllm").per_gpu.buffers_gib
 
     assert buffers_gib("2xH100-80GB") - buffers_gib("1xH100-80GB") == pytest.approx(2.1)
+    assert buffers_gib("2xA100-80GB") - buffers_gib("1xA100-80GB") == pytest.approx(1.2)
     assert buffers_gib("2xL40S-48GB") == buffers_gib("1xL40S-48GB")
 
 

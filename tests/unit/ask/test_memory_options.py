@@ -1,0 +1,53 @@
+"""The share of the memory is an option of a question, and wins over the source's."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sextant.ask.case import read_case
+from sextant.ask.forecast import MEDIANS
+from sextant.ask.question import Question
+from sextant.base.errors import InputError
+from sextant.workload.lengths import Length, RequestLengths
+
+QUESTION = Question(
+    MEDIANS,
+    hf_config=Path("resources/llms/meta-llama__Llama-3.1-8B-Instruct.json"),
+    engine="vllm",
+    requests=RequestLengths(Length(1000, 1000), Length(200, 200)),
+    gpu_profile_ids=("1xH100-80GB",),
+)
+
+
+def test_a_stated_share_of_the_memory_wins():
+    case, smaller = (
+        read_case(replace(QUESTION, gpu_memory_utilization=share), need_prices=False)
+        for share in (None, 0.5)
+    )
+    profile = case.gpu_profiles["1xH100-80GB"]
+    lost = case.memory_on(profile).kv_bytes - smaller.memory_on(profile).kv_bytes
+    assert lost == pytest.approx(0.4 * profile.devices.seen_gib * 2**30)
+    assert (
+        smaller.start_up(profile).memory.kv_cache_gib < case.start_up(profile).memory.kv_cache_gib
+    )
+    # A share that leaves too little for one request rules the GPU profile out.
+    with pytest.raises(InputError, match="no GPU profile can serve"):
+        assert read_case(replace(QUESTION, gpu_memory_utilization=0.2), need_prices=False).excluded
+
+
+@pytest.mark.parametrize("share", [0.0, 1.2, float("nan")])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(InputError, match="--gpu-memory-utilization"):
+        read_case(replace(QUESTION, gpu_memory_utilization=share), need_prices=False)
+
+
+def test_stated_limits_of_a_step_take_less_memory():
+    case = read_case(QUESTION, need_prices=False)
+    profile = case.gpu_profiles["1xH100-80GB"]
+    assert case.memory_on(profile, 32, 2048).kv_bytes > case.memory_on(profile).kv_bytes
+
+
+def test_other_engines_have_their_own_share():
+    case = read_case(replace(QUESTION, engine="sglang"), need_prices=False)
+    assert case.memory_utilization is None
