@@ -3,9 +3,10 @@
 `autoscaling/` of the mirror: 7,920 requests a run, 5, 12 and 5 a second, and replicas over time.
 With the real replicas given: median and p90 of TTFT by run (the first minute and rows that were cut
 off left out of the measured ones), and requests in flight by minute. With the orders of replicas
-given and their starts simulated: GPU hours.
+given and their starts simulated: GPU hours. Servers are asked about as they were started: without
+CUDA graphs (not in the configuration that was kept), with the share of the memory that it states.
 
-    SEXTANT_MIRROR=… .venv/bin/python benchmarks/autoscaling.py [--minutes] [RUN …]
+    SEXTANT_MIRROR=… .venv/bin/python benchmarks/autoscaling.py [--cuda-graphs] [--minutes] [RUN …]
 """
 
 import argparse
@@ -20,6 +21,7 @@ import pandas as pd
 from sextant.ask.forecast import MEDIANS
 from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.base.sheets import read_yaml
 from sextant.capacity.policies import read_policy
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm
 from sextant.facts.startup import Startup
@@ -32,7 +34,9 @@ BOOT_S = 87.0
 """Of these runs' starts, 78 to 95 s: nodes had the image."""
 
 
-def simulated(run: Path, replicas: pd.DataFrame, startup: Startup) -> dict[str, Any]:
+def simulated(
+    run: Path, replicas: pd.DataFrame, startup: Startup, is_eager: bool
+) -> dict[str, Any]:
     """Return the answer for a run's requests under replicas over time."""
     table = pd.read_csv(run / "requests.csv").sort_values("arrival_s", kind="stable")
     columns = (table[name].to_numpy() for name in ("arrival_s", "input_tokens", "output_tokens"))
@@ -41,7 +45,15 @@ def simulated(run: Path, replicas: pd.DataFrame, startup: Startup) -> dict[str, 
     means = [float(table[name].mean()) for name in ("input_tokens", "output_tokens")]
     lengths = Lengths(*(Length(mean, mean) for mean in means))
     llm = MIRROR / "hf_configs" / "meta-llama--Meta-Llama-3.1-8B.json"
-    question = Question(MEDIANS, hf_config=llm, gpu_profile_ids=("1xH100-80GB",), requests=lengths)
+    cache = read_yaml(run / "config.yaml")["engine_cache"]
+    question = Question(
+        MEDIANS,
+        hf_config=llm,
+        gpu_profile_ids=("1xH100-80GB",),
+        requests=lengths,
+        gpu_memory_utilization=float(cache["gpu_memory_utilization"]),
+        enforce_eager=is_eager,
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "replicas.csv"
         replicas.to_csv(path, index=False)
@@ -53,11 +65,11 @@ def simulated(run: Path, replicas: pd.DataFrame, startup: Startup) -> dict[str, 
     return simulate_llm(question, sent, Settings(), deployment).to_dict()
 
 
-def judged(run: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+def judged(run: Path, is_eager: bool = True) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return the figures of a run, and its minutes: measured beside simulated."""
     table = pd.read_csv(run / "requests.csv").sort_values("arrival_s", kind="stable")
     replicas = pd.read_csv(run / "replicas.csv")
-    answer = simulated(run, replicas[["t_s", "ready"]], Startup(0.0))
+    answer = simulated(run, replicas[["t_s", "ready"]], Startup(0.0), is_eager)
     minutes = pd.DataFrame(answer["by_minute"])
     last_s = table["arrival_s"].max()
     rows = []
@@ -84,7 +96,7 @@ def judged(run: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     later = table[(table["arrival_s"] >= 60) & is_whole]["ttft_ms"]
     off = found["in_flight_simulated"] / found["in_flight"] - 1
     ordered = replicas[["t_s", "desired"]].rename(columns={"desired": "replicas"})
-    hours = simulated(run, ordered, Startup(BOOT_S))["replica_hours"]
+    hours = simulated(run, ordered, Startup(BOOT_S), is_eager)["replica_hours"]
     step_s = np.diff(replicas["t_s"])
     real_hours = float((replicas[["desired", "ready"]].max(axis=1).to_numpy()[:-1] * step_s).sum())
     figures = {
@@ -128,11 +140,12 @@ def main() -> None:
     """Print the table, and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--cuda-graphs", action="store_true")
     parser.add_argument("--minutes", action="store_true")
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
     runs = given.runs or sorted((MIRROR / "autoscaling").glob("run_*"))
-    found = [judged(run) for run in runs]
+    found = [judged(run, not given.cuda_graphs) for run in runs]
     print(pd.DataFrame([figures for figures, _ in found]).round(3).to_string(index=False))
     if given.figure:
         draw({figures["run"]: minutes for figures, minutes in found}, given.figure)

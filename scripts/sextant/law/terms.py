@@ -14,15 +14,15 @@ import numpy as np
 from sextant.law.effects import effects
 from sextant.law.means import BatchLimits, MeanLoad, Values, closed_loop
 from sextant.law.posterior import Columns, Law, Parameter
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.simulation import StepLaw, overlapped
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
     "routing": Parameter("floor of a layer that routes each token to 8 experts, ms", 0.04, 0.3),
-    # A token of one sequence over the layers: 0.65 ms (27B on RTX 5090, as many of 8 sequences:
-    # local-inference-lab/vllm #314), 0.71 (Qwen3-30B-A3B, TP4: vllm-project/vllm #45709), 0.79
-    # (7B on A800: vllm-project/vllm-omni #7960), 0.32 (8B on H100: run_a of the mirror).
-    "host": Parameter("time to launch a layer's kernels one by one, ms", 0.32, 0.5),
+    # A token of few sequences over the layers: 0.65 ms (27B on RTX 5090, local-inference-lab/vllm
+    # #314), 0.71 (Qwen3-30B-A3B, TP4, vllm-project/vllm #45709), 0.79 (7B on A800, vllm-omni
+    # #7960). 0.28 gives requests in flight of run_a (8B on H100, benchmarks/autoscaling.py).
+    "host": Parameter("time to launch a layer's kernels one by one, ms", 0.28, 0.5),
     "bandwidth": Parameter("share of the bandwidth that dense weights reach", 0.75, 0.1),
     "expert_bandwidth": Parameter("share that experts' weights reach", 0.75, 0.15),
     "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.0005, 0.5),
@@ -53,8 +53,6 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 _EXPERTS_AT_REFERENCE = 8.0
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
-_ROOF = 3.0
-"""Exponent of the smooth maximum of launches and memory traffic that overlap."""
 _UNLIMITED = 1e6
 """Sequences: no source says how many a server was allowed."""
 
@@ -84,7 +82,7 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     }
 
     device_ms = sum(step.values())
-    step["launch_ms"] = step["launch_ms"] + np.maximum(law.host_ms - device_ms, 0.0)
+    step["launch_ms"] = step["launch_ms"] + (overlapped(law.host_ms, device_ms) - device_ms)
 
     # The median gap has no prompt in it until a step computes several; TPOT is a mean.
     prompts = (means.batch - 1) / load.later_tokens
@@ -196,7 +194,7 @@ def _step_terms(
     dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
     weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["bytes_per_ms"]
     # Without CUDA graphs a kernel is launched while earlier kernels run.
-    overlapped_ms = (floor_ms**_ROOF + weights_ms**_ROOF) ** (1 / _ROOF) - floor_ms
+    overlapped_ms = overlapped(floor_ms, weights_ms) - floor_ms
     # Of tiny weights the difference is rounding, which may be below 0.
     weights_ms = np.where(facts["is_eager"], np.maximum(overlapped_ms, 0.0), weights_ms)
 

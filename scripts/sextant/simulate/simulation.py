@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sextant.simulate.world import World
 
 Result = TypeVar("Result")
+OVERLAP = 3.0
+"""Exponent of the smooth maximum of launches and of the work that they overlap with."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ class Scheduler:
 class StepLaw:
     """Time of one engine step. With P prompt tokens, D decoding sequences and C tokens of context:
 
-        t = max(host_ms, floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
-                         + sequence_ms D + kv_token_ms C)
+        t = (host_ms³ + device³)^⅓
+        device = floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
+                 + sequence_ms D + kv_token_ms C
         weights(n) = dense_ms + expert_ms (1 − (1 − expert_share)^(n^touch))
         prefill = prefill_token_ms P + prefill_pair_ms pairs
 
@@ -148,7 +151,17 @@ class StepLaw:
         body = self.weights_ms(prompt_tokens + sequences) + prefill
         floor = self.floor_ms + self.prompt_step_ms * np.greater(prompt_tokens, 0)
         device = floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
-        return np.maximum(self.host_ms, device)
+        return overlapped(self.host_ms, device)
+
+
+def overlapped(host_ms: Any, device_ms: Any) -> Any:
+    """Return the time of a step whose kernels are launched while earlier ones run.
+
+    It is a smooth maximum: neither is ahead of the other all the time.
+    """
+    if not np.any(host_ms):
+        return device_ms
+    return (host_ms**OVERLAP + device_ms**OVERLAP) ** (1 / OVERLAP)
 
 
 NAMES = tuple(field.name for field in fields(StepLaw))

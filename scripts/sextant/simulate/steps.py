@@ -10,7 +10,15 @@ import math
 
 from sextant.simulate import tables
 from sextant.simulate.compiling import compiled
-from sextant.simulate.simulation import BIN_WIDTH, N_BINS, OK, PENDING, SHORTEST_S, TIMEOUT
+from sextant.simulate.simulation import (
+    BIN_WIDTH,
+    N_BINS,
+    OK,
+    OVERLAP,
+    PENDING,
+    SHORTEST_S,
+    TIMEOUT,
+)
 from sextant.simulate.world import World
 from sextant.workload.requests import NONE
 
@@ -71,7 +79,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:  # noqa: PLR0915
         used += new
         context += n
         start_s = max(plan_s, free_s)
-        end_s = start_s + 1e-3 * max(w.law[11], fixed_ms + context_ms * context)
+        end_s = start_s + 1e-3 * _overlapped(w, fixed_ms + context_ms * context)
         gap_s = end_s - free_s
         free_s = end_s
         plan_s = start_s if w.lag == 2 else end_s
@@ -355,7 +363,16 @@ def _step_ms(w: World, prompt_tokens: int, pairs: float, sequences: int, context
     prefill_ms = law[4] * prompt_tokens + law[5] * pairs
     floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
     body_ms = w.weights_ms[prompt_tokens + sequences] + prefill_ms
-    return max(law[11], floor_ms + body_ms + law[2] * sequences + law[3] * context)
+    return _overlapped(w, floor_ms + body_ms + law[2] * sequences + law[3] * context)
+
+
+@compiled
+def _overlapped(w: World, device_ms: float) -> float:
+    """Return the time of a step whose kernels the host launches, as `overlapped` has it."""
+    host_ms = w.law[11]
+    if host_ms == 0:
+        return device_ms
+    return (host_ms**OVERLAP + device_ms**OVERLAP) ** (1 / OVERLAP)
 
 
 @compiled

@@ -32,7 +32,8 @@ def test_a_step_of_few_requests_waits_for_the_host_and_one_of_many_does_not() ->
     assert with_graphs.host_ms == 0 < without.host_ms
     assert replace(without, host_ms=0.0) == with_graphs
     assert without.step_ms(0, 1, 1000, 0) > with_graphs.step_ms(0, 1, 1000, 0)
-    assert without.step_ms(8192, 0, 0, 0) == with_graphs.step_ms(8192, 0, 0, 0)
+    long_ms = with_graphs.step_ms(8192, 0, 0, 0)
+    assert without.step_ms(8192, 0, 0, 0) == pytest.approx(long_ms, rel=0.001)
 
 
 def test_an_answer_says_that_graphs_are_left_out_and_that_nobody_measured_that() -> None:

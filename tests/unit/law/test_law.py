@@ -212,9 +212,10 @@ def test_launches_one_by_one_hide_behind_the_work_of_many_users():
     before, after = MODEL.explain(captured), MODEL.explain(told)
     names = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
     host_ms = captured["n_layers"].iloc[0] * PARAMETERS["host"].prior
-    assert before[names].iloc[0].sum() < host_ms
-    assert after[names].iloc[0].sum() == pytest.approx(host_ms)
-    assert after.iloc[-1].equals(before.iloc[-1])
+    added = (after[names].sum(axis=1) / before[names].sum(axis=1) - 1).to_numpy()
+    assert after[names].iloc[0].sum() > host_ms > before[names].iloc[0].sum()
+    assert added[0] > 0.5 and added[-1] < 0.05
+    assert (np.diff(added) < 0).all()
 
 
 def test_each_engine_has_a_scale_of_errors_of_its_own():
