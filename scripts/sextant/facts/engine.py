@@ -250,6 +250,7 @@ def memory_of(
     else:
         parts = n if data_parallel == 1 else 1  # of an expert
         weights += n * _table_bytes(llm) + _padding_bytes(llm, sheet, parts)
+        weights += _latent_bytes(llm, parts)
         taken = _Taken(
             activations=n * _activation_bytes(llm, plan, sheet, options, n),
             buffers=n * _buffer_bytes(sheet, devices),
@@ -308,6 +309,27 @@ def _table_bytes(llm: LLM) -> float:
     if llm.context_tokens >= UNBOUNDED_TOKENS:
         return 0.0
     return llm.context_tokens * llm.head_dim * DTYPE_BYTES[llm.dtype]
+
+
+def _latent_bytes(llm: LLM, parts: int) -> float:
+    """Return what latent attention (MLA) has more of weights in `parts` than once.
+
+    The projections to the latent vectors of keys and of queries are whole in each part
+    (`ReplicatedLinear` in vllm/model_executor/models/deepseek_v2.py). That of queries is taken for
+    8/3 of that of keys, as in DeepSeek-V3 and Kimi-K2. The projections from the vector of keys are
+    kept twice, the second time unquantized (`W_UK_T` and `W_UV`); an LLM whose heads are as wide as
+    the vector has none (DeepSeek-V4).
+    """
+    if not llm.kv_latent_size:
+        return 0.0
+    rotary = 64  # numbers of the vector that hold positions
+    down = llm.hidden_size * llm.kv_latent_size * (1 + 8 / 3)
+    up = 0
+    if llm.head_dim < llm.kv_latent_size:
+        up = (llm.kv_latent_size - rotary) * llm.n_heads * 2 * (llm.head_dim - rotary)
+    is_quantized = llm.n_quantized_parameters > llm.n_quantized_expert_parameters
+    bits = llm.weight_bits if is_quantized else 8 * DTYPE_BYTES[llm.dtype]
+    return llm.n_layers * ((parts - 1) * down * bits / 8 + up * DTYPE_BYTES[llm.dtype])
 
 
 def _padding_bytes(llm: LLM, sheet: EngineMemory, parts: int) -> float:
