@@ -351,13 +351,18 @@ class Case:
         # A source says what share its vLLM servers were given.
         return self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
 
-    def start_up(self, gpu_profile: GPUProfile) -> StartUp:
-        """Return how a replica starts on a GPU profile."""
+    def start_up(
+        self,
+        gpu_profile: GPUProfile,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+    ) -> StartUp:
+        """Return how a replica starts on a GPU profile; limits of a step may be stated."""
         served = replace(self.llm, context_tokens=self.longest_served_tokens)
         return start_up_of(
             served,
             gpu_profile,
-            self.memory_on(gpu_profile),
+            self.memory_on(gpu_profile, max_num_seqs, max_num_batched_tokens),
             self.engine,
             self.serving.copies(gpu_profile),
             longest_request_tokens(self.question, self.source),

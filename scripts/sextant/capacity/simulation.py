@@ -184,6 +184,8 @@ class SimulationAnswer:
     scaling: Scaling | None
     minutes: Sequence[Minute] | None
     """Under a policy; None without one."""
+    start_up: StartUp
+    """How a replica starts, or one of those that compute prompts."""
     warnings: Sequence[str]
 
     @property
@@ -195,12 +197,6 @@ class SimulationAnswer:
     def decode_profile_id(self) -> str | None:
         """Of the replicas that decode; None: each replica computes prompts and decodes."""
         return (*self.question.gpu_profile_ids, None)[1]
-
-    @property
-    def start_up(self) -> StartUp:
-        """How a replica starts, or one of those that compute prompts."""
-        case = self.laws.case
-        return case.start_up(case.gpu_profiles[self.gpu_profile_id])
 
     @property
     def replica_hours(self) -> float | None:
@@ -279,6 +275,9 @@ def simulate_llm(
         fix = "give GPU profiles of one type of GPU"
         raise InputError(problem, field="--decode-gpu-profile", fix=fix)
 
+    limits = (settings.max_num_seqs, settings.max_num_batched_tokens)
+    start_ups = [laws.case.start_up(profile, *limits) for profile in profiles]
+
     runner = _Runner(laws, sent, deployment)
     servers = runner.servers
     likeliest = runner.run(0)
@@ -307,10 +306,11 @@ def simulate_llm(
         saturation=saturation,
         scaling=scaling,
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
+        start_up=start_ups[0],
         warnings=[
             *notes,
             *laws.warnings,
-            *(line for profile in profiles for line in laws.case.start_up(profile).notes()),
+            *dict.fromkeys(line for start_up in start_ups for line in start_up.notes()),
         ],
     )
 

@@ -1,7 +1,7 @@
 """The answer of `sextant fleet`: a plan, and what would change it."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -64,6 +64,8 @@ class FleetAnswer:
     conflict: tuple[str, ...]
     """Demands that cannot all be served together; without any one of them the others can."""
     warnings: tuple[str, ...] = ()
+    memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By served demand: the memory of a GPU, and the longest request to start with (`StartUp`)."""
 
     @cached_property
     def prices(self) -> Sequence[PriceOrigin]:

@@ -93,7 +93,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
 
     fleet_options = _find_options(sheet_demands, profiles, source, base, question)
 
-    return answer_fleet(
+    answer = answer_fleet(
         [sheet_demand.demand for sheet_demand in sheet_demands],
         pools,
         fleet_options.options,
@@ -102,6 +102,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
         time_limit_s=question.time_limit_s,
         warnings=fleet_options.warnings(),
     )
+    return fleet_options.with_memory(answer)
 
 
 @dataclass
@@ -115,6 +116,8 @@ class _FleetOptions:
     demands_by_note: dict[str, list[str]] = field(default_factory=dict)
     fits: dict[tuple[Any, ...], Fitted] = field(default_factory=dict)
     """Fitted models by what a fit depends on: limits at the same percentiles share a fit."""
+    cases: dict[str, Case] = field(default_factory=dict)
+    """By demand."""
     sizers: dict[tuple[Any, ...], RateSizer | None] = field(default_factory=dict)
     """By LLM and requests; None where no law of a step is known."""
 
@@ -143,7 +146,20 @@ class _FleetOptions:
 
         options, *looser = (fleet_options(demand, found, case.gpu_profiles) for found in needs)
         self.options += options
+        self.cases[demand.demand_id] = case
         self.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
+
+    def with_memory(self, answer: FleetAnswer) -> FleetAnswer:
+        """Return the answer with how the replicas of each served demand start."""
+        notes = []
+        memory = {}
+        for served in answer.plan.served:
+            demand_id = served.demand.demand_id
+            case = self.cases[demand_id]
+            start_up = case.start_up(case.gpu_profiles[served.gpu_profile_id])
+            memory[demand_id] = start_up.facts()
+            notes += [f"{demand_id}: {note}" for note in start_up.notes()]
+        return replace(answer, memory=memory, warnings=(*answer.warnings, *notes))
 
     def sizer_of(self, case: Case) -> RateSizer | None:
         """Return what a rate is sized by, as in `recommend`; None: no law of a step is known."""
