@@ -105,9 +105,11 @@ def has_cuda_graphs(engine: str) -> bool:
 def memory_sheet(engine: str, version: str, devices: Devices) -> EngineMemory:
     """Return what a server of an engine's version takes of each GPU.
 
-    Without a version, "", it is what the versions took that the shipped points ran.
+    Without a version, "", it is the one that the sheet names: the newest of the shipped points.
     """
-    values = _section(engine, "memory", version or "0", devices)
+    as_of = _sheet(engine)["memory"].get("as_of", "")
+    values = _section(engine, "memory", version or as_of, devices)
+    values.pop("as_of", None)
     if values.get("reserve") is not None:
         values["reserve"] = EngineReserve(**values["reserve"])
     return EngineMemory(**values)

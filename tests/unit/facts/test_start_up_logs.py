@@ -60,6 +60,23 @@ def test_mxfp4_experts_are_padded_for_their_kernel(name, n_gpus, logged_gib, mir
     assert memory_of(llm, devices).weight_bytes == llm.weight_bytes
 
 
+def test_sglang_holds_what_its_log_says(mirror):
+    """github.com/vllm-project/vllm/issues/21348; the buffers of collectives are fitted to it."""
+    llm = load_llm(mirror / "hf_configs/Qwen--Qwen3-235B-A22B-FP8.json")
+    memory = memory_of(llm, profile_of_id("4xH100-80GB").devices, 0.93, "sglang")
+    assert memory.kv_tokens(1000) == pytest.approx(367_404, rel=0.015)
+
+
+@pytest.mark.parametrize(("profile_id", "share"), [("1xH100-80GB", 0.835), ("1xH200-141GB", 0.907)])
+def test_sglang_leaves_a_part_that_depends_on_the_gpu(profile_id, share):
+    """`mem_fraction_static` of python/sglang/srt/server_args.py: 13,440 MiB of these GPUs."""
+    llm = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-8B-Instruct.json")
+    devices = profile_of_id(profile_id).devices
+    by_default = memory_of(llm, devices, None, "sglang").kv_bytes
+    assert by_default == pytest.approx(memory_of(llm, devices, share, "sglang").kv_bytes, rel=0.01)
+    assert share == pytest.approx(1 - 13_440 / 1024 / devices.memory_gib, abs=0.002)
+
+
 def test_latent_attention_has_its_down_projections_on_each_gpu():
     """DeepSeek-V3: 7168 · (1536 + 576) numbers of 8 bits a layer are on each of eight GPUs.
 
