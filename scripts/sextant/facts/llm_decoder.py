@@ -64,7 +64,7 @@ def decoder(config: Config, family: Family) -> Facts:
         experts = read_experts(config, family, s.hidden, s.ffn)
         if not experts.n:
             layers = [layer._replace(has_mlp=True, has_experts=False) for layer in layers]
-    mixers = [_mixers_of(config, family, s, i, layer) for i, layer in enumerate(layers)]
+    mixers = _all_mixers(config, family, s, layers)
 
     total = Parameters()
     biases = read_biases(config, family)
@@ -95,6 +95,20 @@ def _with_experts(config: Config, family: Family, layers: list[Layer]) -> list[L
         )
         for i, layer in enumerate(layers)
     ]
+
+
+def _all_mixers(
+    config: Config, family: Family, s: Sizes, layers: Sequence[Layer]
+) -> list[list[Mixer]]:
+    """Return the mixers of each layer. Dozens of layers are alike, and are read once."""
+    may_differ = config.optional("index_n_heads") is not None  # an index is in some layers only
+    mixers: list[list[Mixer]] = []
+    for i, layer in enumerate(layers):
+        before = () if may_differ or layer.own_fields else range(i)
+        alike = next((k for k in before if layers[k] == layer), None)
+        made = _mixers_of(config, family, s, i, layer) if alike is None else mixers[alike]
+        mixers.append(made)
+    return mixers
 
 
 def _mixers_of(config: Config, family: Family, s: Sizes, i: int, layer: Layer) -> list[Mixer]:

@@ -44,6 +44,12 @@ class LawProblem(NamedTuple):
     observed: np.ndarray  #: Logarithms of the targets, (rows, 2); NaN where one was not measured.
     kinds: np.ndarray  #: Kind of each row's errors (`error_kinds`), (rows,).
 
+    @classmethod
+    def of(cls, law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Self:
+        """Return the problem of points: their fact rows, and their nTTFT and ITL, (rows, 2)."""
+        kinds = error_kinds(X).to_numpy()
+        return cls(law, law.design(X), columns_of(X), np.log(y_ms), kinds)
+
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
         """Return log(measured / predicted), (rows, 2); 0 where nothing was measured."""
         phi = self.design.parameters(coefficients)
@@ -113,18 +119,58 @@ class LawProblem(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A fit before its last iteration. `fit_law` makes the fit again from it and the points.
+    """A fit before its last iteration, and what this one found but for the covariance.
 
-    It is small: the covariance follows from the points.
+    `finish_fit` computes the covariance, a thousand times as large, from the points.
     """
 
     names: list[tuple[str, str]]  #: (parameter, effect), as in `Design`.
-    coefficients: np.ndarray  #: Shape (effects,).
-    squared: np.ndarray  #: As in `_Spreads`, like `variance`.
-    variance: np.ndarray
+    before: np.ndarray  #: Coefficients before the last iteration, (effects,).
+    variance: np.ndarray  #: Of the effects before it, (effects,).
     scales: dict[str, np.ndarray]  #: Scales of the errors by kind, as `error_scales` returns them.
     scales_before: dict[str, np.ndarray]
-    """Scales in the iteration before, by which the errors of these coefficients are weighted."""
+    """Scales in the iteration before, by which the errors of `before` are weighted."""
+    coefficients: np.ndarray  #: Of the fit, (effects,).
+    spread: dict[str, float]  #: As in `Posterior`.
+    noise: dict[str, np.ndarray]  #: As in `Posterior`.
+
+
+class _Line(NamedTuple):
+    """The straight line that stands in for a law around some coefficients."""
+
+    problem: LawProblem
+    coefficients: np.ndarray
+    precision: np.ndarray  #: Weights of the errors, (2 x rows,).
+    jacobian: np.ndarray  #: Shape (2 x rows, effects).
+    covariance: np.ndarray  #: Of the coefficients, (effects, effects).
+
+    @classmethod
+    def at(
+        cls,
+        problem: LawProblem,
+        coefficients: np.ndarray,
+        weights: np.ndarray,
+        noise: np.ndarray,
+        variance: np.ndarray,
+    ) -> Self:
+        """Return the line at some coefficients, by the weights and scales of errors, (rows, 2)."""
+        precision = (weights / noise**2).T.ravel()
+        jacobian = problem.jacobian(coefficients)
+        hessian = _squared(jacobian, precision) + np.diag(1 / variance)
+        return cls(problem, coefficients, precision, jacobian, np.linalg.inv(hessian))
+
+    def target(self) -> np.ndarray:
+        """Return the most likely coefficients by this line."""
+        mean = self.problem.design.mean
+        residuals = self.problem.residuals(self.coefficients).T.ravel()
+        shifted = residuals + self.jacobian @ (self.coefficients - mean)
+        step = self.covariance @ (self.jacobian.T @ (self.precision * shifted))
+        return np.asarray(mean + step)
+
+    def doubt(self) -> np.ndarray:
+        """Return the variances of the predictions, (rows, 2)."""
+        variances = ((self.jacobian @ self.covariance) * self.jacobian).sum(axis=1)
+        return np.asarray(variances.reshape(2, -1).T)
 
 
 class LawFit(NamedTuple):
@@ -163,11 +209,7 @@ class LawFit(NamedTuple):
 
 
 def fit_law(
-    law: Law,
-    X: pd.DataFrame,
-    y_ms: np.ndarray,
-    least: Mapping[str, float] | None = None,
-    start: Checkpoint | None = None,
+    law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
 ) -> LawFit:
     """Fit a law to points.
 
@@ -176,56 +218,60 @@ def fit_law(
         X: fact rows of the points.
         y_ms: their nTTFT and ITL, (rows, 2); NaN: not measured.
         least: least scales of groups of effects, by group.
-        start: a fit of the same points before its last iteration, which alone is done.
-
-    Raises:
-        ValueError: `start` has other effects, or other kinds of errors.
     """
-    kinds = error_kinds(X).to_numpy()
-    problem = LawProblem(law, law.design(X), columns_of(X), np.log(y_ms), kinds)
+    problem = LawProblem.of(law, X, y_ms)
     design = problem.design
     spreads = _Spreads.before(law, design, least or {})
-    is_measured = np.isfinite(problem.observed)
-    scales = scales_before = {kind: np.array(START_NOISE) for kind in np.unique(kinds)}
+    scales = scales_before = {kind: np.array(START_NOISE) for kind in np.unique(problem.kinds)}
     noise = problem.by_row(scales)
-    weights = is_measured.astype(float)
+    weights = np.isfinite(problem.observed).astype(float)
     coefficients = design.mean.copy()
-    if start is not None:
-        if start.names != design.names or not start.scales.keys() >= scales.keys():
-            raise ValueError("the checkpoint is of other points")
-        coefficients = start.coefficients
-        spreads = spreads._replace(squared=start.squared, variance=start.variance)
-        scales, scales_before = start.scales, start.scales_before
-        noise = problem.by_row(scales)
-        weights = problem.weights(problem.residuals(coefficients), problem.by_row(scales_before))
 
-    for iteration in range(_ITERATIONS if start is None else 1):
-        checkpoint = Checkpoint(
-            design.names, coefficients, spreads.squared, spreads.variance, scales, scales_before
-        )
-        precision = (weights / noise**2).T.ravel()
-        jacobian = problem.jacobian(coefficients)
-        residuals = problem.residuals(coefficients).T.ravel()
-        hessian = _squared(jacobian, precision) + np.diag(1 / spreads.variance)
-        covariance = np.linalg.inv(hessian)
-        shifted = residuals + jacobian @ (coefficients - design.mean)
-        target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
-        coefficients = problem.line_search(coefficients, target, spreads.variance, noise)
+    for iteration in range(_ITERATIONS):
+        start = (coefficients, spreads.variance, scales, scales_before)
+        line = _Line.at(problem, coefficients, weights, noise, spreads.variance)
+        coefficients = problem.line_search(coefficients, line.target(), spreads.variance, noise)
 
         errors = problem.residuals(coefficients)
         weights = problem.weights(errors, noise)
         scales_before = scales
-        if iteration >= _FIXED_SPREAD or start is not None:
-            doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
-            scales = problem.error_scales(weights * (errors**2 + doubt))
+        if iteration >= _FIXED_SPREAD:
+            scales = problem.error_scales(weights * (errors**2 + line.doubt()))
             noise = problem.by_row(scales)
             squares = (coefficients - design.mean) ** 2
-            spreads = spreads.updated(design, squares, np.diag(covariance))
+            spreads = spreads.updated(design, squares, np.diag(line.covariance))
 
-    posterior = Posterior(
-        law, design.names, coefficients, covariance, spreads.by_group(design), scales
+    checkpoint = Checkpoint(design.names, *start, coefficients, spreads.by_group(design), scales)
+    posterior = _posterior(checkpoint, law, line.covariance)
+    return LawFit(posterior, checkpoint, problem, line.jacobian, line.precision, spreads.variance)
+
+
+def finish_fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray, checkpoint: Checkpoint) -> Posterior:
+    """Return the posterior of a fit of these points again.
+
+    Raises:
+        ValueError: the checkpoint has other effects, or other kinds of errors.
+    """
+    problem = LawProblem.of(law, X, y_ms)
+    kinds = {*problem.kinds}
+    if checkpoint.names != problem.design.names or not checkpoint.scales.keys() >= kinds:
+        raise ValueError("the checkpoint is of other points")
+    errors = problem.residuals(checkpoint.before)
+    weights = problem.weights(errors, problem.by_row(checkpoint.scales_before))
+    noise = problem.by_row(checkpoint.scales)
+    line = _Line.at(problem, checkpoint.before, weights, noise, checkpoint.variance)
+    return _posterior(checkpoint, law, line.covariance)
+
+
+def _posterior(checkpoint: Checkpoint, law: Law, covariance: np.ndarray) -> Posterior:
+    return Posterior(
+        law,
+        checkpoint.names,
+        checkpoint.coefficients,
+        covariance,
+        checkpoint.spread,
+        checkpoint.noise,
     )
-    return LawFit(posterior, checkpoint, problem, jacobian, precision, spreads.variance)
 
 
 def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:

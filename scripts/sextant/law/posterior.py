@@ -109,8 +109,9 @@ def levels(
 
     `groups` has the group of each name, whose standard deviation is estimated.
     """
-    for name in sorted(names.dropna().unique()):
-        values = (names == name).to_numpy(float)
+    codes, unique = pd.factorize(names, sort=True)
+    for code, name in enumerate(unique):
+        values = (codes == code).astype(float)
         for parameter, sd in spread.items():
             group = f"{groups[name]} {parameter}" if groups else ""
             yield Effect(parameter, f"{kind} {name}", values, sd, group=group)
@@ -207,13 +208,15 @@ class Posterior(NamedTuple):
 
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
         """Return draws of a design's coefficients, (n, effects); new effects have their prior."""
-        root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(len(self.mean)))
-        fitted = self.mean + normal(seed, "known effects", (n, len(self.mean))) @ root.T
-        column_of = {name: column for column, name in enumerate(self.names)}
         drawn = np.empty((n, len(design.names)))
+        column_of = {name: column for column, name in enumerate(self.names)}
+        known = [column for column, name in enumerate(design.names) if name in column_of]
+        rows = [column_of[design.names[column]] for column in known]
+        root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(len(self.mean)))[rows]
+        units = normal(seed, "known effects", (n, len(self.mean)))
+        drawn[:, known] = self.mean[rows] + units @ root.T
         for column, name in enumerate(design.names):
             if name in column_of:
-                drawn[:, column] = fitted[:, column_of[name]]
                 continue
 
             # The name of the LLM is not in that of the stream: draws for a new LLM must not depend

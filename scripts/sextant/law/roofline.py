@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.threads import one_thread
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
-from sextant.law.fit import Checkpoint, LawFit, fit_law
+from sextant.law.fit import Checkpoint, LawFit, finish_fit, fit_law
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
@@ -107,16 +107,20 @@ class Roofline(JointPredictor):
         return self
 
     def start_arrays(self) -> dict[str, np.ndarray]:
-        """Return from what `finish` makes this fit again: a tenth of what `arrays` returns."""
-        names, coefficients, squared, variance, scales, scales_before = self.checkpoint_
+        """Return from what `finish` makes this fit again: a small part of what `arrays` returns."""
+        checkpoint = self.checkpoint_
+        scales = checkpoint.scales
         arrays = {
-            "names": names,
-            "coefficients": coefficients,
-            "squared": squared,
-            "variance": variance,
+            "names": checkpoint.names,
+            "before": checkpoint.before,
+            "variance": checkpoint.variance,
+            "mean": checkpoint.coefficients,
+            "groups": [*checkpoint.spread],
+            "spreads": [*checkpoint.spread.values()],
             "kinds": [*scales],
             "scales": [*scales.values()],
-            "scales_before": [scales_before.get(kind, scales[kind]) for kind in scales],
+            "scales_before": [checkpoint.scales_before.get(kind, scales[kind]) for kind in scales],
+            "noises": [checkpoint.noise[kind] for kind in scales],
         }
         return _as_arrays(arrays) | _arrays_of(self.correction_)
 
@@ -127,19 +131,24 @@ class Roofline(JointPredictor):
         """
         X, y = training
         kinds = [str(kind) for kind in arrays["kinds"]]
-        start = Checkpoint(
-            names=[(str(parameter), str(effect)) for parameter, effect in arrays["names"]],
-            coefficients=arrays["coefficients"],
-            squared=arrays["squared"],
+        scales, scales_before, noise = (
+            dict(zip(kinds, arrays[name], strict=True))
+            for name in ("scales", "scales_before", "noises")
+        )
+        checkpoint = Checkpoint(
+            names=_names_of(arrays),
+            before=arrays["before"],
             variance=arrays["variance"],
-            scales=dict(zip(kinds, arrays["scales"], strict=True)),
-            scales_before=dict(zip(kinds, arrays["scales_before"], strict=True)),
+            scales=scales,
+            scales_before=scales_before,
+            coefficients=arrays["mean"],
+            spread=_spread_of(arrays),
+            noise=noise,
         )
         with one_thread():
-            fitted = fit_law(LAW, X, y[TARGETS].to_numpy(float), start=start)
+            self.posterior_ = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
         self.has_steps = _has_steps(X)
-        self.posterior_ = fitted.posterior
-        self.checkpoint_ = start
+        self.checkpoint_ = checkpoint
         self.correction_ = _correction_of(arrays)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -161,10 +170,10 @@ class Roofline(JointPredictor):
         self.has_steps = _has_steps(X)
         self.posterior_ = Posterior(
             law=LAW,
-            names=[(str(parameter), str(effect)) for parameter, effect in arrays["names"]],
+            names=_names_of(arrays),
             mean=arrays["mean"],
             covariance=arrays["covariance"],
-            spread=dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True)),
+            spread=_spread_of(arrays),
             noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
         )
         self.correction_ = _correction_of(arrays)
@@ -402,6 +411,14 @@ def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, 
 
 def _has_steps(X: pd.DataFrame) -> bool:
     return bool(X["is_eager"].mean() <= 0.5)
+
+
+def _names_of(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+    return [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
+
+
+def _spread_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
+    return dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
