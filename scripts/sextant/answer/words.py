@@ -11,7 +11,7 @@ from sextant.ask.source import Source
 from sextant.decide.headroom import Headroom, LimitRoom, NextBest
 from sextant.facts.gpu import origin_line
 from sextant.facts.slo import METRICS, SLO, Limit
-from sextant.pages.words import chance, number, per_second, percent, plural
+from sextant.pages.words import chance, joined, number, per_second, percent, plural
 
 OPEN_WORDS = "so few requests that they leave an upper end open: it may be higher"
 """Of a probability, where `Headroom.is_open`."""
@@ -108,8 +108,11 @@ def source_words(source: Source) -> str:
 
 
 def source_notes(source: Source) -> list[str | None]:
-    """Return what the source says of itself, and whose data it is."""
+    """Return what the source says of itself, and whose data it is; of many, where that stands."""
     attributions = "; ".join(source.attributions)
+    if source.label != source.characterization.source:
+        licences = {part.licence for part in source.characterization.descriptions}
+        return [source.note, f"Data under {joined(sorted(licences))}; the JSON says whose it is."]
     return [source.note, f"Data: {attributions}." if attributions else None]
 
 

@@ -222,7 +222,7 @@ class Case:
         if self.question.requests is not None:
             return []
         inputs, outputs = self.lengths[0]
-        whose = f"those of {self.source.characterization.source}"
+        whose = f"those of {self.source.label}"
         if len(measured_lengths(self.question, self.source)):
             whose = f"those that {self.llm_id} was measured with"
         return [
@@ -402,14 +402,17 @@ class Case:
     def asked_rows(
         self, model: JointPredictor, keys: pd.DataFrame, gpu_profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
-        """Return the design matrix of `keys` for the asked servers, as most points are measured.
+        """Return the design matrix of `keys` for the asked servers, as most of the engine's points
+        are measured.
 
         Where `keys` have lengths, these are the requests'; else the asked ones count. Where `keys`
         have the steps that servers were set up to wait, these servers wait so.
         """
         facts = FactTables(self.llms, gpu_profiles, self.source.characterization.features)
         stated = keys[[name for name in (*LENGTHS, WAIT) if name in keys]]
-        main_source = self.source.characterization.points["source"].mode()[0]
+        points = self.source.characterization.points
+        of_engine = points[points["engine"] == self.engine]
+        main_source = (of_engine if len(of_engine) else points)["source"].mode()[0]
         columns = self.serving.columns() | {"source": main_source}
         return model.design(keys[KEYS].assign(**columns).assign(**stated), facts)
 

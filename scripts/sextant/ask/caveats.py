@@ -169,7 +169,7 @@ def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
 
 def outside_warning(clauses: Sequence[str], source: Source) -> list[str]:
     """Return the one warning on what lies outside of the measurements; nothing without clauses."""
-    text = f"Outside of what {source.characterization.source} measured: {'; '.join(clauses)}. "
+    text = f"Outside of what {source.label} measured: {'; '.join(clauses)}. "
     return [text + "The answer is less certain than it says."] if clauses else []
 
 

@@ -9,13 +9,16 @@ from sextant.ask.question import PIPELINE_STORE, Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPU
 from sextant.points import frame
-from sextant.points.characterization import DEFAULT_SOURCES, Characterization, combined
+from sextant.points.characterization import CHAT_SOURCE, Characterization, combined
 from sextant.points.folder import FILE, load_description, load_folder, shipped_sources
 from sextant.points.frame import LENGTHS
 from sextant.points.verdict import ProbeOutcome
 
 SIDES = ("input", "output")
+SHIPPED = "shipped"
 _IN_MEMORY = "this run"
+_MOST_NAMED = 2
+"""Parts of a source that each sentence on it names."""
 
 
 def measured_gpus(characterization: Characterization) -> list[GPU]:
@@ -36,7 +39,18 @@ class Source(NamedTuple):
     """Mean input length of its workload's requests."""
     output_tokens: float
     note: str | None
-    """What a reader has to know of its servers, where the source says so."""
+    """What a reader has to know of its servers, where the source says so; None of many parts."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its parts."""
+        return self.characterization.source.split(" + ")
+
+    @property
+    def label(self) -> str:
+        """What a sentence calls it: its name, or of more than two parts how many they are."""
+        n_parts = len(self.names)
+        return self.characterization.source if n_parts <= _MOST_NAMED else f"{n_parts} sources"
 
     @property
     def gpu_ids(self) -> set[str]:
@@ -90,6 +104,11 @@ class Source(NamedTuple):
             f"{part.attribution} ({part.licence})" for part in self.characterization.descriptions
         ]
 
+    @property
+    def left_out_notes(self) -> list[str]:
+        """Which of its points do not count; of many parts the entry in an answer alone says so."""
+        return [*self.characterization.left_out] if len(self.names) <= _MOST_NAMED else []
+
     def facts(self) -> dict[str, Any]:
         """Return the source's entry in an answer."""
         return {
@@ -105,6 +124,7 @@ class Source(NamedTuple):
             "lengths_tokens": dict(zip(SIDES, self.length_ranges, strict=True)),
             "longest_request_tokens": self.longest_request_tokens,
             "memory_utilization": self.memory_utilization,
+            "left_out": [*self.characterization.left_out],
         }
 
 
@@ -113,58 +133,70 @@ def find_source(question: Question) -> Source:
 
     In this order: points in memory (`Question.characterization`); what `--source` and `--database`
     name; the pipeline's own store, if it has the LLM; what ships. One LLM alone predicts no other,
-    so the default source counts beside points of a single LLM.
+    so what ships of today's engines counts beside points of a single LLM.
 
     Raises:
         InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
     if question.characterization is not None:
         return _complete(question.characterization, _IN_MEMORY)
-    names = question.sources
-    if not names and question.database is None:
-        names = _default_sources(question)
+    is_named = bool(question.sources) or question.database is not None
+    if not is_named and not _is_in_pipeline_store(question.llm_id):
+        _refuse_choices("what ships", question.workload_id, question.scenario_id)
+        return _complete(_shipped_for(question), SHIPPED)
 
     characterization, origin = load_sources(
-        names, question.database, question.workload_id, question.scenario_id
+        question.sources, question.database, question.workload_id, question.scenario_id
     )
     points = characterization.points
     kinds = {gpu.kind for gpu in measured_gpus(characterization)}
     is_prediction = not question.is_answered_by_points(characterization)
     if is_prediction and points["llm_id"].nunique() == 1 and kinds != {"cpu"}:
-        ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
-        source = _complete(combined([characterization, ships]), f"{origin} + shipped")
-        text = f"{ships.source} counts beside {characterization.source}: "
+        ships = todays_sources()
+        source = _complete(combined([characterization, ships]), f"{origin} + {SHIPPED}")
+        text = f"What ships counts beside {characterization.source}: "
         text += "one LLM alone predicts no other."
-        return source._replace(note=f"{text} {source.note}")
+        return source._replace(note=text)
     return _complete(characterization, origin)
 
 
-def _default_sources(question: Question) -> tuple[str, ...]:
-    """Return the sources of a question that names none; no name stands for the pipeline's store.
+def _is_in_pipeline_store(llm_id: str | None) -> bool:
+    if llm_id is None or not PIPELINE_STORE.is_file():
+        return False
+    from sextant.points.store import open_store
 
-    The pipeline's store comes first, if it has the LLM. Else the newest shipped source that covers
-    the question answers. A question without lengths needs a source with a workload of its own.
-    Where no source has the GPUs and the engine of the question, the newest of all answers.
+    with open_store(PIPELINE_STORE) as store:
+        return bool(store.execute("FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
+
+
+def _shipped_for(question: Question) -> Characterization:
+    """Return what a question rests on that names no source: all that ships of today's engines.
+
+    TGIS's points answer a question without lengths, as they have a workload of their own, and one
+    about GPUs or an engine that they alone cover.
     """
-    if question.llm_id is not None and PIPELINE_STORE.is_file():
-        from sextant.points.store import open_store
-
-        with open_store(PIPELINE_STORE) as store:
-            if store.execute("FROM llm WHERE llm_id = ?", [question.llm_id]).fetchall():
-                return ()
+    chat_folder = shipped_sources()[CHAT_SOURCE]
     if question.requests is None:
-        return (DEFAULT_SOURCES[-1],)
-    if not question.gpu_profile_ids and question.engine is None:
-        return (DEFAULT_SOURCES[0],)
+        return load_folder(chat_folder)
+    todays = todays_sources()
+    if _covers(todays, question):
+        return todays
+    chats = load_folder(chat_folder)
+    return chats if _covers(chats, question) else todays
 
-    wanted_gpu_ids = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
-    for name in DEFAULT_SOURCES:
-        characterization = load_folder(shipped_sources()[name])
-        gpu_ids = {gpu.gpu_id for gpu in measured_gpus(characterization)}
-        has_engine = question.engine in {None, *characterization.points["engine"].dropna()}
-        if wanted_gpu_ids <= gpu_ids and has_engine:
-            return (name,)
-    return (DEFAULT_SOURCES[0],)
+
+def todays_sources() -> Characterization:
+    """Return all that ships of engines with CUDA graphs, each source with effects of its own."""
+    folders = [path for name, path in shipped_sources().items() if name != CHAT_SOURCE]
+    return combined([load_folder(folder) for folder in folders])
+
+
+def _covers(characterization: Characterization, question: Question) -> bool:
+    """Return whether the GPUs and the engine that a question names were measured."""
+    wanted = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
+    gpu_ids = {gpu.gpu_id for gpu in measured_gpus(characterization)}
+    engines = {None, *characterization.points["engine"].dropna()}
+    return wanted <= gpu_ids and question.engine in engines
 
 
 class _Location(NamedTuple):
@@ -206,11 +238,11 @@ class _Location(NamedTuple):
     def origin(self) -> str:
         """What an answer says of it: `shipped`, or the path."""
         is_shipped = self.store_source is None and self.path in shipped_sources().values()
-        return "shipped" if is_shipped else str(self.path)
+        return SHIPPED if is_shipped else str(self.path)
 
     def load(self, workload_id: str | None, scenario_id: str | None) -> Characterization:
         """Return its points. A store has several workloads and scenarios; None: its own."""
-        if self.origin == "shipped":
+        if self.origin == SHIPPED:
             return load_folder(self.path)
         if self.store_source is None:
             return _load_own(self.path)
@@ -256,15 +288,20 @@ def load_sources(
             raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
         locations.insert(0, _Location(database or PIPELINE_STORE, ""))
         has_store = True
-    for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
-        if value is not None and not has_store:
-            fix = "leave it out, or name your own points (--source, --database)"
-            problem = f"{', '.join(names)} has one workload and one scenario"
-            raise InputError(problem, field=field, fix=fix)
+    if not has_store:
+        _refuse_choices(", ".join(names), workload_id, scenario_id)
 
     parts = [location.load(workload_id, scenario_id) for location in locations]
     origins = dict.fromkeys(location.origin for location in locations)
     return combined(parts), " + ".join(origins)
+
+
+def _refuse_choices(what: str, workload_id: str | None, scenario_id: str | None) -> None:
+    """Refuse to choose a workload or a scenario of what has one of each."""
+    for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
+        if value is not None:
+            fix = "leave it out, or name your own points (--source, --database)"
+            raise InputError(f"{what} has one workload and one scenario", field=field, fix=fix)
 
 
 def known_sources(
@@ -332,6 +369,7 @@ def _complete(characterization: Characterization, origin: str) -> Source:
         fix = "ask a source that you measured, or one that ships"
         raise InputError(problem, file=origin, field="--source", fix=fix)
 
+    noted = descriptions if len(descriptions) <= _MOST_NAMED else ()
     return Source(
         characterization,
         origin,
@@ -339,5 +377,5 @@ def _complete(characterization: Characterization, origin: str) -> Source:
         float(characterization.memory_utilization),
         input_tokens=float(lengths[LENGTHS[0]]),
         output_tokens=float(lengths[LENGTHS[1]]),
-        note=" ".join(part.note for part in descriptions if part.note) or None,
+        note=" ".join(part.note for part in noted if part.note) or None,
     )

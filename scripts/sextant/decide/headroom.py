@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant.base.files import jsonable
 from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import ENDS, SLO
@@ -35,7 +36,9 @@ class LimitRoom:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in an answer."""
-        return _without(asdict(self), "most_users_tried")
+        entry = _without(asdict(self), "most_users_tried")
+        # Where some draws saturate, the end of the interval is infinite.
+        return {name: jsonable(value) for name, value in entry.items()}
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,28 @@ _OTHER_ENGINE: Spread = {
     **_SHARES,
     "touch": 0.1,
 }
-# Who measured, with which client, and whether all users start at once.
-_SOURCE: Spread = {"ttft_offset": 0.2, "wave": 0.7, "wait": 0.3, "queue": 0.3}
+# Who measured, with which client and on which hosts, and whether all users start at once.
+_SOURCE: Spread = {
+    "ttft_offset": 0.2,
+    "wave": 0.7,
+    "wait": 0.3,
+    "queue": 0.3,
+    "prompt": 0.4,
+    "prompt_launch": 0.3,
+    "flops": 0.15,
+}
+# Where no input lengths are stated, what a step reads and multiplies beside weights is a guess.
+_LENGTHS_UNSTATED: Spread = {
+    "itl_offset": 0.2,
+    "launch": 0.2,
+    "sequence": 0.5,
+    "kv_bandwidth": 0.3,
+    "bandwidth": 0.1,
+    "expert_bandwidth": 0.15,
+    "touch": 0.1,
+    "flops": 0.3,
+    "expert_flops": 0.3,
+}
 _VERSION: Spread = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT: Spread = {"ttft_offset": 0.15, "itl_offset": 0.1}
 _DRAFT_SD = 0.5
@@ -99,7 +119,12 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
     yield from _eager_effects(X)
 
-    kinds = {"kv unstated": _KV_UNSTATED, "moe": _MOE, "latent": _LATENT}
+    kinds = {
+        "kv unstated": _KV_UNSTATED,
+        "lengths unstated": _LENGTHS_UNSTATED,
+        "moe": _MOE,
+        "latent": _LATENT,
+    }
     for name, spread in kinds.items():
         column = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
         for parameter, sd in spread.items():

@@ -5,6 +5,7 @@ the device's peak rates gives the time of both. A step makes one token per user.
 docs/predictor.md has the equations.
 """
 
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import NamedTuple, Self
 
@@ -35,6 +36,7 @@ _PEAK_SHARES = {
 }
 _AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in NAMES])
 """Log parameters at the device's peak rates: shares are 1, times beside them 0."""
+_MEASURED = ["energy_j_per_token", "itl_ms"]
 _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 
 
@@ -57,6 +59,19 @@ def energy_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         read_ms=law.weights_ms(users) + law.kv_token_ms * context,
         product_ms=law.sequence_ms * users + (users - 1) * prompt_ms / outputs,
     )
+
+
+def energy_points(points: pd.DataFrame, facts: FactTables) -> pd.DataFrame | None:
+    """Return `energy_rows` of the points with energy and ITL, and these two.
+
+    None where fewer than two LLMs have both on devices whose TDP is known.
+    """
+    is_measured = points[[*_MEASURED, "users"]].gt(0).all(axis=1)
+    has_tdp = [facts.profiles[name].gpu.tdp_w is not None for name in points["gpu_profile_id"]]
+    points = points[is_measured & np.array(has_tdp)]
+    if points["llm_id"].nunique() < _MIN_LLMS:
+        return None
+    return energy_rows(points, facts).join(points[["llm_id", *_MEASURED]])
 
 
 def log_energy(phi: np.ndarray, facts: Columns, itl_ms: np.ndarray) -> np.ndarray:
@@ -116,16 +131,12 @@ class Energy(NamedTuple):
     def fitted(cls, points: pd.DataFrame, facts: FactTables) -> Self | None:
         """Learn from points with `energy_j_per_token, itl_ms` and what `energy_rows` takes.
 
-        None where fewer than two LLMs have both on devices whose TDP is known.
+        None where they are too few (`energy_points`).
         """
-        is_measured = points[["energy_j_per_token", "itl_ms", "users"]].gt(0).all(axis=1)
-        has_tdp = [facts.profiles[name].gpu.tdp_w is not None for name in points["gpu_profile_id"]]
-        points = points[is_measured & np.array(has_tdp)]
-        n_llms = points["llm_id"].nunique()
-        if n_llms < _MIN_LLMS:
+        X = energy_points(points, facts)
+        if X is None:
             return None
-        X = energy_rows(points, facts)
-        itl_ms, joules = points[["itl_ms", "energy_j_per_token"]].to_numpy(float).T
+        joules, itl_ms = X[_MEASURED].to_numpy(float).T
         problem = _Problem(_design(X), columns_of(X), itl_ms, np.log(joules))
         best = problem.most_likely(np.ones(len(X), bool), problem.design.mean)
 
@@ -136,7 +147,25 @@ class Energy(NamedTuple):
             errors[is_held_out] = problem.missed(others)[is_held_out]
         low, high = INTERVAL
         spread = np.quantile(np.abs(errors), high - low) / NormalDist().inv_cdf(high)
-        return cls(dict(zip(problem.design.names, best, strict=True)), float(spread), n_llms)
+        return cls(
+            dict(zip(problem.design.names, best, strict=True)), float(spread), X["llm_id"].nunique()
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that was learned, for `restored`."""
+        return {
+            "names": np.array([*self.coefficients]),
+            "values": np.array([*self.coefficients.values()]),
+            "spread": np.array(self.spread),
+            "n_llms": np.array(self.n_llms),
+        }
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return what was learned, from its `arrays`."""
+        names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
+        values = dict(zip(names, arrays["values"].tolist(), strict=True))
+        return cls(values, float(arrays["spread"]), int(arrays["n_llms"]))
 
     def predict(
         self, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray, seed: int

@@ -122,10 +122,14 @@ def _split(stated: pd.Series, n_gpus: pd.Series) -> pd.Series:
 
 
 def _mean_lengths(keys: pd.DataFrame) -> pd.DataFrame:
-    """Return mean input and output tokens; a point without them has its source's median."""
+    """Return mean input and output tokens, and whether they are not stated.
+
+    A point without them has its source's median.
+    """
     lengths = keys[LENGTHS].astype(float)
     medians = lengths.groupby(keys["source"].astype(object), dropna=False).transform("median")
-    return lengths.fillna(medians).fillna(UNKNOWN_TOKENS)
+    is_unstated = lengths.isna().any(axis=1).astype(float)
+    return lengths.fillna(medians).fillna(UNKNOWN_TOKENS).assign(is_lengths_unstated=is_unstated)
 
 
 def free_bytes(memory: Memory) -> float:

@@ -18,7 +18,9 @@ import pandas as pd
 
 from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.base.resources import resource
+from sextant.law.energy import Energy, energy_points
 from sextant.law.roofline import Roofline
+from sextant.points.frame import FactTables
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import StepLaw
 
@@ -46,17 +48,41 @@ def fit_or_restore(
     keep_arrays(path, model.arrays())
 
 
+def energy_or_restore(points: pd.DataFrame, facts: FactTables) -> Energy | None:
+    """Return what `Energy.fitted` learns of these points, or restore it."""
+    rows = energy_points(points, facts)
+    if rows is None:
+        return None
+    path = kept_path("energy", f"{law_digest()} {np.__version__}", _digest([rows]))
+    shipped = resource("fits") / shipped_energy_name(rows)
+    for file in (path, shipped) if _is_of_this_law() else (path,):
+        if (arrays := read_arrays(file)) is not None:
+            return Energy.restored(arrays)
+    learned = Energy.fitted(points, facts)
+    if learned is not None:
+        keep_arrays(path, learned.arrays())
+    return learned
+
+
+def shipped_energy_name(rows: pd.DataFrame) -> str:
+    """Return the name of the file in which what points tell of energy ships (`energy_points`)."""
+    digest = sha256(_digest([_rounded(rows)]).encode())
+    return f"energy-{digest.hexdigest()[:16]}.npz"
+
+
 def use_shipped(model: Roofline, training: TrainingRows) -> bool:
     """Make a fit that ships with the library; return whether one is of these points and this law.
 
     Numbers are compared to 7 digits: the last ones depend on the processor and on NumPy.
     """
-    folder = resource("fits")
-    law = folder / LAW_FILE
-    if not law.is_file() or law.read_text().strip() != law_digest():
-        return False
-    path = folder / shipped_name(model, training)
-    return _read(path, lambda arrays: model.finish(training, arrays))
+    path = resource("fits") / shipped_name(model, training)
+    return _is_of_this_law() and _read(path, lambda arrays: model.finish(training, arrays))
+
+
+def _is_of_this_law() -> bool:
+    """Return whether the fits that ship were made by this code."""
+    law = resource("fits") / LAW_FILE
+    return law.is_file() and law.read_text().strip() == law_digest()
 
 
 def shipped_name(model: Roofline, training: TrainingRows) -> str:

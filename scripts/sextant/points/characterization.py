@@ -17,8 +17,8 @@ from sextant.facts.llm import LLM
 from sextant.points.folder_sheets import Description
 from sextant.points.frame import Features
 
-DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
-"""The sources of an answer where the question names none."""
+CHAT_SOURCE = "archive:llm-pilot"
+"""The source with a workload of its own, of TGIS; the others that ship are of today's engines."""
 
 
 @dataclass(frozen=True)

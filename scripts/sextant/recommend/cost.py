@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,9 @@ from sextant.base.files import frame_rows
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
+from sextant.facts.slo import SLO
+from sextant.law.energy import Energy as EnergyLaw
+from sextant.law.fits import energy_or_restore
 from sextant.points import frame
 from sextant.recommend.recommendation import (
     NO_ENERGY,
@@ -29,9 +31,6 @@ from sextant.recommend.recommendation import (
     worst_metric,
 )
 from sextant.recommend.weighing import Weighing
-
-if TYPE_CHECKING:
-    from sextant.law.energy import Energy as EnergyLaw
 
 _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
 """Terms of a step of decode, without the prompts that it prefills."""
@@ -234,22 +233,23 @@ def no_api_note(question: Question, chosen: Option, api: ApiComparison | None) -
     return []
 
 
-def fit_energy(forecast: Forecast) -> "EnergyLaw | None":
+def fit_energy(forecast: Forecast) -> EnergyLaw | None:
     """Return what devices draw, from all points that have energy and ITL; None without any."""
-    case = forecast.case
-    points = frame.at_percentile(case.source.characterization.points, forecast.slo.percentiles)
-    points = points[points["users"].notna()]
-    measured = points[["itl_ms", "energy_j_per_token"]]
-    if not (measured > 0).all(axis=1).any():
-        return None
-    from sextant.law.energy import Energy as EnergyLaw  # few sources have energy
+    points, facts = energy_basis(forecast.case, forecast.slo)
+    return energy_or_restore(points, facts) if len(points) else None
 
+
+def energy_basis(case: Case, slo: SLO) -> tuple[pd.DataFrame, frame.FactTables]:
+    """Return the points with energy, and an ITL at an SLO's percentile, and their facts."""
+    points = frame.at_percentile(case.source.characterization.points, slo.percentiles)
+    measured = points[["itl_ms", "energy_j_per_token"]]
+    points = points[points["users"].notna() & (measured > 0).all(axis=1)]
     facts = frame.FactTables(case.measured_llms, case.source.characterization.profiles)
-    return EnergyLaw.fitted(case.measured_keys(points).join(measured), facts)
+    return case.measured_keys(points).join(measured), facts
 
 
 def energy_by_profile(
-    forecast: Forecast, law: "EnergyLaw | None", users_by_profile: Mapping[str, int]
+    forecast: Forecast, law: EnergyLaw | None, users_by_profile: Mapping[str, int]
 ) -> dict[str, EnergyPerToken]:
     """Return joules per output token of a replica with these users, by GPU profile.
 
@@ -277,7 +277,7 @@ def energy_by_profile(
 
 
 def with_energy(
-    forecast: Forecast, law: "EnergyLaw | None", outcomes: Sequence[PredictedOutcome]
+    forecast: Forecast, law: EnergyLaw | None, outcomes: Sequence[PredictedOutcome]
 ) -> list[PredictedOutcome]:
     """Return the outcomes with the energy of their replicas."""
     users_by_profile = {
@@ -293,7 +293,7 @@ def with_energy(
 
 
 def answer_energy(
-    forecast: Forecast, law: "EnergyLaw | None", profile_id: str, users: int
+    forecast: Forecast, law: EnergyLaw | None, profile_id: str, users: int
 ) -> EnergyAnswer | None:
     """Return what a replica with these users draws, and what that rests on.
 

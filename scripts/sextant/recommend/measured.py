@@ -304,7 +304,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         start_up_on=case.start_up,
         warnings=[
             *case.notes,
-            *case.source.characterization.left_out,
+            *case.source.left_out_notes,
             *case.naming_notes(),
             *judgements(measured.points, measured.latencies, slo),
             *gap_notes,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sextant.answer.certainty import list_frontier, price_certainty
 from sextant.answer.drafting import DraftGain, drafting_notes
@@ -12,6 +11,7 @@ from sextant.answer.words import chance_words
 from sextant.ask.case import Case, read_case
 from sextant.ask.question import Question
 from sextant.ask.variation import Variant
+from sextant.law.energy import Energy as EnergyLaw
 from sextant.recommend.cost import (
     answer_energy,
     api_comparison,
@@ -39,9 +39,6 @@ from sextant.recommend.recommendation import (
 )
 from sextant.recommend.variations import vary_measured, vary_predicted
 from sextant.recommend.ways import options_on_unmeasured_gpus, other_ways
-
-if TYPE_CHECKING:
-    from sextant.law.energy import Energy as EnergyLaw
 
 
 def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recommendation:
@@ -144,7 +141,7 @@ def _findings(
     decision: Decision,
     gains: Sequence[DraftGain],
     unmeasured: Sequence[Option],
-    energy_law: "EnergyLaw | None",
+    energy_law: EnergyLaw | None,
 ) -> Findings:
     """Return what else can be said of a decision."""
     case = decision.case

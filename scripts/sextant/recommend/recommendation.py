@@ -12,6 +12,7 @@ from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
+from sextant.base.files import jsonable
 from sextant.decide.headroom import Headroom, NextBest, compare_options
 from sextant.decide.measured_rates import RateBounds
 from sextant.facts.gpu import GIB
@@ -277,7 +278,7 @@ class ReplicaForecast:
             users_served |= {"most_users_tried": self.most_users_tried}
         return {
             "users": self.users,
-            **latencies_ms,
+            **jsonable(latencies_ms),  # where some draws saturate, the end is infinite
             **{f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()},
             "requests_per_s": self.requests_per_s,
             "binding_limit": self.binding_limit,

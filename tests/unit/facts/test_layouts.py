@@ -90,11 +90,12 @@ def test_layouts_that_make_no_sense_are_refused():
 
 def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = recommended(ASKED)
+    asked = replace(ASKED, sources=("archive:inferencex",))
+    found = recommended(asked)
     row = next(row for row in found["ways"] if "--data-parallel all" in row["way"])
     n_gpus = row["gpu_profile_id"][0]
     assert row["way"].startswith(f"attention DP {n_gpus}, EP {n_gpus} (")
-    again = recommended(replace(ASKED, data_parallel=math.inf))
+    again = recommended(replace(asked, data_parallel=math.inf))
     assert again["usd_per_hour"] == row["usd_per_hour"] < found["usd_per_hour"]
     assert again["serving"]["data_parallel"] == "all"
     assert "all copies of attention" in again["text"]
