@@ -55,7 +55,7 @@ class ShippedFit(NamedTuple):
         case = self.case()
         model = make_predictor(case.question, case.source.characterization.profiles)
         assert isinstance(model, Roofline)
-        return model, training_at(model, case, case.question.slo)[1]
+        return model, training_at(model, case, case.question.slo).rows
 
 
 def shipped_fits() -> Iterator[ShippedFit]:

@@ -11,7 +11,7 @@ CREATE TABLE llm (
     expert_bits DOUBLE, is_weight_only BOOLEAN,
     sliding_window_tokens INTEGER, n_sliding_layers INTEGER, n_attention_layers INTEGER,
     state_bytes_per_request BIGINT, kv_values DOUBLE, sliding_kv_values DOUBLE,
-    beside_weight_bytes BIGINT, attention VARCHAR,
+    beside_weight_bytes BIGINT, n_products BIGINT, n_small_kernels BIGINT, attention VARCHAR,
     weight_bytes BIGINT, kv_bytes_per_token BIGINT
 );
 CREATE TABLE gpu (

@@ -266,7 +266,7 @@ EDITS: dict[str, Counter[str]] = {
     "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
     "plan/run_plan.py": Counter(),
     "points/metrics.py": AGGREGATED,
-    "points/frame.py": AFTER_POINTS,
+    "points/frame.py": AGGREGATED,
     "points/summarize.py": AGGREGATED,
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),

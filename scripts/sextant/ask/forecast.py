@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.law.calibration import Calibration
 from sextant.law.fits import fit_or_restore
+from sextant.law.plausible import impossible, set_aside_note
 from sextant.law.roofline import Roofline
 from sextant.points import frame
 from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, judged
@@ -42,6 +44,7 @@ class Fitted:
     """The measured points, with the latencies that the limits are compared with."""
     gpu_profiles: Mapping[str, GPUProfile]
     """All GPU profiles that points, probe and question name."""
+    notes: tuple[str, ...] = ()  #: On points that the fit left out, one sentence each.
 
     @property
     def has_steps(self) -> bool:
@@ -95,7 +98,7 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     Raises:
         InputError: too few LLMs were measured, or the model does not know speculation.
     """
-    latencies, training = training_at(model, case, slo)
+    training = training_at(model, case, slo)
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
     references = None
     if case.probe is not None:
@@ -107,10 +110,10 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
             references = TrainingRows(reference_rows, parts[TARGETS])
 
     if type(model) is Roofline:
-        fit_or_restore(model, training, references)
+        fit_or_restore(model, training.rows, references)
     else:
-        model.fit(training, references)
-    fitted = Fitted(model, latencies, gpu_profiles)
+        model.fit(training.rows, references)
+    fitted = Fitted(model, training.latencies, gpu_profiles, tuple(training.notes))
     if case.serving.speculative and not fitted.has_steps:
         problem = "speculation is known of servers with CUDA graphs alone"
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
@@ -118,15 +121,23 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     return fitted
 
 
-def training_at(model: JointPredictor, case: Case, slo: SLO) -> tuple[pd.DataFrame, TrainingRows]:
+class Training(NamedTuple):
+    """What a model is fitted to."""
+
+    latencies: pd.DataFrame
+    """All measured points, with the latencies that the limits are compared with."""
+    rows: TrainingRows  #: Without points that cannot be.
+    notes: list[str]  #: On these, one sentence.
+
+
+def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
     """Return the measured points with latencies at an SLO's percentiles, and as training rows.
 
     Raises:
         InputError: too few LLMs were measured.
     """
-    latencies = frame.at_percentile(
-        case.source.characterization.points, slo.percentiles, slo.first_token
-    )
+    points = case.source.characterization.points
+    latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
     is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
     latencies = latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
@@ -137,8 +148,17 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> tuple[pd.DataFra
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
 
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-    training_rows = case.training_rows(model, latencies, gpu_profiles)
-    return latencies, TrainingRows(training_rows, latencies[TARGETS])
+    X = case.training_rows(model, latencies, gpu_profiles)
+    rows = TrainingRows(X, latencies[TARGETS])
+    if type(model) is not Roofline:
+        return Training(latencies, rows, [])
+    # By medians, whatever the percentiles of this question.
+    medians = frame.at_percentile(points, MEDIANS.percentiles, slo.first_token)[is_measured]
+    medians_ms = medians[TARGETS].to_numpy(float)
+    is_possible = ~impossible(X, medians_ms)
+    possible = TrainingRows(X[is_possible], latencies.loc[is_possible, TARGETS])
+    kept = TrainingRows(*(part.reset_index(drop=True) for part in possible))
+    return Training(latencies, kept, set_aside_note(X, medians_ms))
 
 
 @dataclass(frozen=True)

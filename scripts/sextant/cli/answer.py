@@ -179,12 +179,16 @@ def import_characterization(
     A published data set is imported by the script in its folder, import.py in
     resources/characterizations/.
     """
+    from sextant.law.plausible import points_notes
+    from sextant.points.folder import load_folder
     from sextant.points.load_tools import MeasuredSetup, import_load_tool
 
     served = MeasuredSetup(
         measured.gpu_profile, measured.llm, measured.engine, measured.engine_version
     )
     say(f"{out}: {import_load_tool(tool, files, out, served, measured.configs)}")
+    for note in points_notes(load_folder(out)):
+        say(note)
 
 
 def export_characterization(

@@ -44,7 +44,7 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 class LLM:
     """An LLM's architecture. Sizes are counts and do not depend on where the LLM runs.
 
-    It is one type of 36 fields, for they are the columns of table `llm` and the keys of a cell's
+    It is one type of 38 fields, for they are the columns of table `llm` and the keys of a cell's
     definition in `run.json`, and the law, memory and simulations use fields of all kinds together.
     The defaults describe a dense, unquantized decoder with ordinary attention. Bounds are checked
     when facts are read from a cell's file, not by `LLM(…)`.
@@ -102,6 +102,9 @@ class LLM:
     beside_weight_bytes: int = 0
     """Bytes of weights in memory beyond those of the parameters: an encoder of images, or what the
     checkpoint's files have more; below 0 where they have less."""
+    n_products: NonNegativeInt = 0
+    """Kernels of one step that multiply with dense matrices, over all layers; 0: not counted."""
+    n_small_kernels: NonNegativeInt = 0  # beside them: norms, rotations, activations, choices
 
     @property
     def attention(self) -> str:

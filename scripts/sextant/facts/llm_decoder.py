@@ -11,6 +11,7 @@ from typing import Any
 from sextant.facts.llm_config import DTYPE_BYTES, Config
 from sextant.facts.llm_experts import Experts, layers_with_experts, no_experts, read_experts
 from sextant.facts.llm_families import Family
+from sextant.facts.llm_launches import launches_of
 from sextant.facts.llm_layers import Layer, read_layers
 from sextant.facts.llm_mixers import Mixer, mixer_of, read_biases, with_indexer
 from sextant.facts.llm_modules import PARTS, Matrix
@@ -272,7 +273,10 @@ def sums_by_part(matrices: Sequence[Matrix]) -> dict[str, int]:
 def common_facts(config: Config, matrices: Sequence[Matrix]) -> Facts:
     """Return the fields of `LLM` that all families share: data type, quantization, parts."""
     by_part = sums_by_part(matrices)
+    launches = launches_of(matrices)
     return {
+        "n_products": launches.products,
+        "n_small_kernels": launches.small,
         "llm_type": config.optional("model_type") or (*config.outer_types, "unknown")[0],
         "dtype": _dtype(config),
         "n_expert_parameters": by_part["experts"],

@@ -151,8 +151,8 @@ def _deepseek_v4(config: Config, family: Family) -> Facts:
     """DeepSeek V4 (technical report, 2026): every layer keeps a window of tokens.
 
     Of older tokens a layer keeps one vector, which is both K and V, per group of `compress_ratios`
-    tokens. At ratio 4 an indexer with compressed keys chooses among the vectors. The small matrices
-    of `hc_mult` are left out.
+    tokens. At ratio 4 an indexer with compressed keys chooses among the vectors. Each
+    half of a layer mixes `hc_mult` streams of hidden states by a small matrix.
     """
     h, heads, dim = config.integers("hidden_size", "num_attention_heads", "head_dim")
     layers = config.integer("num_hidden_layers")
@@ -175,6 +175,8 @@ def _deepseek_v4(config: Config, family: Family) -> Facts:
         context=config.context() or config.integer("max_position_embeddings"),
     )
     experts = read_experts(config, family, h, 0)
+    streams = config.integer("hc_mult", 0, least=0)
+    mixing = streams * (2 + streams) * streams * h
     total = Parameters()
     for i, ratio in enumerate(ratios):
         # Keys and gates; at ratio 4 neighbouring windows overlap, which takes two of each.
@@ -189,6 +191,7 @@ def _deepseek_v4(config: Config, family: Family) -> Facts:
             "indexer": index,
         }
         total.matrices += [Matrix(i, "attention", name, n) for name, n in pieces.items()]
+        total.matrices += 2 * [Matrix(i, "other", "hyper", mixing)]
         total.matrices.append(Matrix(i, "router", "", experts.router))
         for piece in ("down", "up", "gate"):
             total.matrices += [

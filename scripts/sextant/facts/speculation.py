@@ -129,6 +129,8 @@ def _next_layer(llm: LLM) -> LLM:
         n_flop_parameters=round(multiplied),
         n_sliding_layers=0,
         n_attention_layers=0,
+        n_products=round(share * llm.n_products),
+        n_small_kernels=round(share * llm.n_small_kernels),
         state_bytes_per_request=0,
         kv_values=0.0,
         sliding_kv_values=0.0,

@@ -14,21 +14,21 @@ from sextant.points import frame
 
 Spread = Mapping[str, float]
 
-_MOE: Spread = {"sequence": 0.3, "expert_flops": 0.2}
+_MOE: Spread = {"sequence": 0.3, "expert_flops": 0.2, "launch": 0.05, "link": 0.4, "sync": 0.3}
 _LATENT: Spread = {"launch": 0.2, "kv_bandwidth": 0.3}
 # Where the precision of the KV cache is not stated, it may be half of what is assumed.
-_KV_UNSTATED: Spread = {"memory": 0.5, "kv_bandwidth": 0.3}
-_SHARES = dict.fromkeys(("launch", "bandwidth", "expert_bandwidth"), 0.1)
+_KV_UNSTATED: Spread = {"memory": 0.5, "kv_bandwidth": 0.4}
+_SHARES = {"launch": 0.1, "bandwidth": 0.03, "expert_bandwidth": 0.1}
 _ARCHITECTURE: Spread = _SHARES | {
-    "flops": 0.2,
+    "flops": 0.08,
     "expert_flops": 0.2,
     # Kernels of new architectures are young, and hosts are faster.
     "launch": 0.14,
     "sequence": 0.2,
     "prompt_launch": 0.2,
 }
-_PRECISION: Spread = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
-_ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.15, "wave": 0.7, "memory": 0.2}
+_PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.25}
+_ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.05, "wave": 0.7, "memory": 0.2}
 # Beside vLLM: hosts and kernels of other engines.
 _OTHER_ENGINE: Spread = {
     "prompt": 0.5,
@@ -36,6 +36,7 @@ _OTHER_ENGINE: Spread = {
     "flops": 0.15,
     "expert_flops": 0.2,
     **_SHARES,
+    "launch": 0.3,
     "touch": 0.1,
 }
 # Who measured, with which client and on which hosts, and whether all users start at once.

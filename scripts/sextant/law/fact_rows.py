@@ -1,5 +1,6 @@
 """Facts: what the law takes of an LLM, a GPU profile, a server and its requests, row by row."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.engine import (
+    EngineScheduler,
     Memory,
     ServerOptions,
     has_cuda_graphs,
@@ -14,13 +16,18 @@ from sextant.facts.engine import (
     scheduler_sheet,
 )
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import LLM, Speculating, precision_of, served
+from sextant.facts.kernels import Reached, reached
+from sextant.facts.llm import DTYPE_PRECISION, LLM, QUANTIZED, Speculating, precision_of, served
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.facts.nodes import link_gb_s, network_sync_ms
 from sextant.points import frame
 from sextant.points.frame import GRAPHS, IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
 
 _TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
+_SMALL_KERNEL_MS = 0.0025
+"""A norm or an activation of few tokens: the least time of kernels, and the gap after it."""
+_PRODUCTS_OF_LAYER = 4
+_SMALL_OF_LAYER = 5
 _STATE_BYTES = 2
 """Bytes of a number that crosses the interconnect: norms, gates and activations keep 16 bits."""
 _LEAST_FREE = 0.02
@@ -36,6 +43,7 @@ class _Configuration(NamedTuple):
     gpu_profile_id: str
     precision: str  #: "": as published.
     kv_precision: str  #: "": not stated.
+    engine: str
 
 
 def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
@@ -54,14 +62,15 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *optional])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
 
-    names = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
+    names = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision", "engine"]]], axis=1)
     configurations = [*map(_Configuration._make, names.itertuples(index=False, name=None))]
     llms = {
         key: served(facts.llms[key.llm_id], key.precision or None, key.kv_precision or None)
         for key in dict.fromkeys(configurations)
     }
     by_configuration = {
-        key: _hardware_facts(llm, facts.profiles[key.gpu_profile_id]) for key, llm in llms.items()
+        key: _hardware_facts(llm, facts.profiles[key.gpu_profile_id], key.engine)
+        for key, llm in llms.items()
     }
     rows = pd.DataFrame([by_configuration[key] for key in configurations], index=keys.index)
 
@@ -78,13 +87,14 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     activation_bytes = is_eager * copies * rows["activation_bytes"] * held_tokens
 
     @cache
-    def memory(key: _Configuration, engine: str, data_parallel: float, version: str) -> Memory:
-        server = (engine, data_parallel, ServerOptions(version))
+    def memory(key: _Configuration, data_parallel: float, version: str) -> Memory:
+        server = (key.engine, data_parallel, ServerOptions(version))
         return memory_of(llms[key], facts.profiles[key.gpu_profile_id].devices, None, *server)
 
-    memories = map(memory, configurations, texts["engine"], data_parallel, texts["engine_version"])
+    memories = map(memory, configurations, data_parallel, texts["engine_version"])
     devices = [facts.profiles[key.gpu_profile_id].devices for key in configurations]
     schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"], devices)]
+    rows = rows.assign(**_schedule_facts(schedulers))
     gathered = pd.Series([float(it.max_waiting_steps) for it in schedulers], keys.index)
     return rows.assign(
         **keys[IDENTIFIERS],
@@ -99,10 +109,6 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
                 memories, held_tokens, activation_bytes, strict=True
             )
         ],
-        batched_tokens=[float(it.max_num_batched_tokens) for it in schedulers],
-        is_asynchronous=[float(it.is_asynchronous) for it in schedulers],
-        reserved_share=[it.reserved_share for it in schedulers],
-        prompts_first=[float(it.prompts_first) for it in schedulers],
         is_eager=is_eager.astype(float),
         # An engine with CUDA graphs that was told to leave them out: `is_eager` are those without.
         is_uncaptured=(is_told & ~is_eager).astype(float),
@@ -114,6 +120,16 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         # Attention that is replicated leaves each device whole experts.
         expert_parallel=expert_parallel.where(data_parallel == 1, rows["n_gpus"]),
     )
+
+
+def _schedule_facts(schedulers: Sequence[EngineScheduler]) -> dict[str, list[float]]:
+    """Return the facts of how each row's server plans its steps."""
+    return {
+        "batched_tokens": [float(it.max_num_batched_tokens) for it in schedulers],
+        "is_asynchronous": [float(it.is_asynchronous) for it in schedulers],
+        "reserved_share": [it.reserved_share for it in schedulers],
+        "prompts_first": [float(it.prompts_first) for it in schedulers],
+    }
 
 
 def _split(stated: pd.Series, n_gpus: pd.Series) -> pd.Series:
@@ -140,66 +156,109 @@ def free_bytes(memory: Memory) -> float:
     return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
 
 
-def _hardware_facts(llm: LLM, profile: GPUProfile) -> dict[str, float | str]:
-    """Return the facts of an LLM on a GPU profile.
+def _hardware_facts(llm: LLM, profile: GPUProfile, engine: str) -> dict[str, float | str]:
+    """Return the facts of an LLM on a GPU profile under an engine.
 
     An LLM that speculates also has its draft's facts, with `draft_` before their names.
     """
     gpu = profile.gpu
-    facts = _llm_facts(llm, gpu) | {
+    link = reached(gpu, engine, "all_reduce", "bf16", profile.n_gpus)
+    facts = _llm_facts(llm, gpu, engine) | {
         "gpu_id": gpu.gpu_id,
         "architecture": gpu.architecture,
         "n_gpus": float(profile.n_gpus),
         "is_cpu": float(gpu.kind == "cpu"),
         "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
         "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
-        "link_bytes_per_ms": link_gb_s(profile) * 1e6,
+        "link_bytes_per_ms": link_gb_s(profile) * 1e6 * link.bandwidth_share,
+        "sync_ms": link.fixed_ms,
         "network_sync_ms": network_sync_ms(profile),
     }
     if not isinstance(llm, Speculating):
         return facts
 
-    draft_facts = _llm_facts(llm.draft or llm, gpu)
+    draft_facts = _llm_facts(llm.draft or llm, gpu, engine)
     numbers: dict[str, float | str] = {
         f"draft_{name}": value for name, value in draft_facts.items() if isinstance(value, float)
     }
     if llm.draft is None:  # nothing runs
-        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
+        numbers = {name: float(_is_divisor(name)) for name in numbers}
     names = ("draft_tokens", "accepted_length", "accepted_sd")
     return facts | numbers | {name: float(getattr(llm, name)) for name in names}
 
 
-def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
-    """Return the facts of an LLM; times are those at the peak rates of one device."""
+class _Kernels(NamedTuple):
+    """What the kernels of an LLM reach on a GPU."""
+
+    dense: Reached
+    experts: Reached
+    decode: Reached  #: Attention of one token, by the precision of the KV cache.
+    prefill: Reached
+
+
+def _kernels_of(llm: LLM, gpu: GPU, engine: str) -> _Kernels:
+    n_dense = llm.n_quantized_parameters - llm.n_quantized_expert_parameters
+    is_packed = 2 * n_dense > llm.n_parameters - llm.n_expert_parameters
+    plain = DTYPE_PRECISION[llm.dtype]
+    packed = _kernel_precision(llm.weight_format, llm.weight_bits, gpu) or plain
+    of_experts = _kernel_precision(llm.expert_format, llm.expert_bits or llm.weight_bits, gpu)
+    kv = llm.kv_dtype if llm.kv_dtype in QUANTIZED else plain
+    kind = "mla" if llm.kv_latent_size else "attention"
+    return _Kernels(
+        dense=reached(gpu, engine, "dense", packed if is_packed else plain),
+        experts=reached(gpu, engine, "experts", of_experts or packed),
+        decode=reached(gpu, engine, f"decode_{kind}", kv),
+        prefill=reached(gpu, engine, f"prefill_{kind}", "bf16"),
+    )
+
+
+def _kernel_precision(weight_format: str, bits: float, gpu: GPU) -> str:
+    """Return the name of the kernels that multiply weights of a format."""
+    if weight_format == "fp8" and bits > 8:  # scales of blocks
+        return "fp8_block"
+    if weight_format == "mxfp4" and gpu.dense_fp4_tflops:
+        return "mxfp4_mxfp8"
+    return weight_format
+
+
+def _llm_facts(llm: LLM, gpu: GPU, engine: str) -> dict[str, float | str]:
+    """Return the facts of an LLM; times and rates are those that one device's kernels reach."""
     attention_share = llm.attention_weight_bytes / llm.step_weight_bytes
     sliding_share = llm.n_sliding_layers / llm.n_layers
     n_encoder_parameters = llm.n_encoder_flop_parameters if llm.is_encoder_decoder else 0
-    dense_ms, expert_ms = _product_ms(llm, gpu)
+    kernels = _kernels_of(llm, gpu, engine)
+    dense_ms, expert_ms = _product_ms(llm, gpu, kernels)
+    bytes_per_ms = gpu.memory_bandwidth_gb_s * 1e6
 
     states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
     # Decoders compute the 32-bit logits of all input tokens; an encoder has none.
     logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
 
     n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
+    pair_flop_per_ms = gpu.dense_16bit_tflops * 1e9 * kernels.prefill.flops_share
     return {
         "served_precision": precision_of(llm),
         "n_layers": float(llm.n_layers),
+        "launch_ms": _launch_ms(llm, kernels),
         "is_latent": float(llm.kv_latent_size > 0),
         "is_moe": float(llm.n_experts > 0),
         # MLA's latent vector belongs to all heads, so no device holds less than the whole.
         "kv_parts": 1.0 if llm.kv_latent_size else float(llm.n_kv_heads),
         "kv_bytes_per_token": float(llm.kv_bytes_per_token),
+        "kv_bytes_per_ms": bytes_per_ms * kernels.decode.bandwidth_share,
         "state_bytes": float(llm.state_bytes_per_request),
         "attention_bytes": llm.attention_weight_bytes,
         "dense_bytes": (1 - attention_share) * llm.step_weight_bytes,
+        "dense_bytes_per_ms": bytes_per_ms * kernels.dense.bandwidth_share,
         "expert_bytes": float(llm.expert_weight_bytes),
+        "expert_bytes_per_ms": bytes_per_ms * kernels.experts.bandwidth_share,
         "n_experts": float(llm.n_experts),
         "experts_per_token": float(llm.n_experts_per_token),
         "attention_ms": attention_share * dense_ms,
         "dense_ms": (1 - attention_share) * dense_ms,
         "expert_ms": expert_ms,
         # Scores and values of one token and one before it, over all layers with attention.
-        "pair_ms": 4.0 * n_queries / (gpu.dense_16bit_tflops * 1e9),
+        "pair_ms": 4.0 * n_queries / pair_flop_per_ms,
         "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
         "activation_bytes": float(states + logits),
         "prompt_products": (
@@ -214,26 +273,39 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
 def fill_undrafted(X: pd.DataFrame) -> pd.DataFrame:
     """Return rows in which LLMs that do not speculate have the facts of no draft."""
     drafted = [name for name in X if name.startswith(("draft_", "accepted_"))]
-    ones = ("draft_kv_parts", "accepted_length")
-    return X.fillna({name: float(name in ones) for name in drafted})
+    return X.fillna({name: float(_is_divisor(name)) for name in drafted})
 
 
-def _product_ms(llm: LLM, gpu: GPU) -> tuple[float, float]:
-    """Return the time of a token's products at the device's peak: dense ones, routed experts'."""
+def _is_divisor(name: str) -> bool:
+    """Return whether something is divided by a fact of a draft: it is 1 where none runs."""
+    return name.endswith("_per_ms") or name in ("draft_kv_parts", "accepted_length")
+
+
+def _launch_ms(llm: LLM, kernels: _Kernels) -> float:
+    """Return the least time of all kernels of a step."""
+    products = llm.n_products
+    small = llm.n_small_kernels
+    if not products:  # not counted: those of an ordinary layer
+        products = llm.n_layers * _PRODUCTS_OF_LAYER
+        small = llm.n_layers * _SMALL_OF_LAYER
+    attentions = llm.n_attention_layers or llm.n_layers
+    attention_ms = attentions * kernels.decode.fixed_ms
+    return products * kernels.dense.fixed_ms + attention_ms + small * _SMALL_KERNEL_MS
+
+
+def _product_ms(llm: LLM, gpu: GPU, kernels: _Kernels) -> tuple[float, float]:
+    """Return the time of a token's products at the rates reached: dense ones, routed experts'."""
     dense_ms = 0.0
     expert_ms = 0.0
     expert_parameters = float(llm.n_active_expert_parameters)
     packed = llm.expert_format or llm.weight_format
     for precision, n_parameters in llm.flop_parameters.items():
         flop_per_ms = gpu.dense_tflops(precision) * 1e9
-        # Experts are quantized first, if anything is.
-        is_of_experts = precision == packed or not packed
+        # Experts are quantized first, if anything is. Weight-only experts are multiplied as 16-bit
+        # numbers.
+        is_of_experts = precision == packed or not packed or llm.is_weight_only
         n_of_experts = min(expert_parameters, n_parameters) if is_of_experts else 0.0
         expert_parameters -= n_of_experts
-        expert_ms += 2 * n_of_experts / flop_per_ms
-        dense_ms += 2 * (n_parameters - n_of_experts) / flop_per_ms
-
-    if expert_parameters:  # weight-only experts are multiplied as 16-bit numbers
-        expert_ms += 2 * expert_parameters / (gpu.dense_16bit_tflops * 1e9)
-        dense_ms -= 2 * expert_parameters / (gpu.dense_16bit_tflops * 1e9)
+        expert_ms += 2 * n_of_experts / flop_per_ms / kernels.experts.flops_share
+        dense_ms += 2 * (n_parameters - n_of_experts) / flop_per_ms / kernels.dense.flops_share
     return dense_ms, expert_ms

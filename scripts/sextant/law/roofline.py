@@ -21,6 +21,7 @@ from sextant.law.means import (
     MeanLoad,
     TermGroup,
 )
+from sextant.law.plausible import impossible
 from sextant.law.posterior import Columns, Posterior, columns_of, prior
 from sextant.law.terms import LAW, batch_limits, mean_load, step_law
 from sextant.law.trees import Correction, TargetTrees, learn_correction, load_xgboost
@@ -85,7 +86,7 @@ class Roofline(JointPredictor):
 
     def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train on points, and on the few of the new LLM; without any the law's prior is left."""
-        X, y = training
+        X, y = _plausible(training)
         self.has_steps = _has_steps(X)
         if references is not None and len(references.X):
             X = fill_undrafted(pd.concat([X, references.X]))
@@ -129,7 +130,7 @@ class Roofline(JointPredictor):
 
         Raises ValueError: the arrays are of other points.
         """
-        X, y = training
+        X, y = _plausible(training)
         kinds = [str(kind) for kind in arrays["kinds"]]
         scales, scales_before, noise = (
             dict(zip(kinds, arrays[name], strict=True))
@@ -407,6 +408,15 @@ def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, 
     by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
     spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
     return {f"pair {name}_offset": float(value) for name, value in spread.items()}
+
+
+def _plausible(training: TrainingRows) -> TrainingRows:
+    """Return the points without those that cannot be."""
+    X, y = training
+    if X.empty:
+        return training
+    kept = ~impossible(X, y[TARGETS].to_numpy(float))
+    return training._replace(X=X[kept].reset_index(drop=True), y=y[kept].reset_index(drop=True))
 
 
 def _has_steps(X: pd.DataFrame) -> bool:

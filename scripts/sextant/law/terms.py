@@ -17,22 +17,21 @@ from sextant.law.posterior import Columns, Law, Parameter
 from sextant.simulate.simulation import StepLaw, overlapped
 
 PARAMETERS = {
-    "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
-    "routing": Parameter("floor of a layer that routes each token to 8 experts, ms", 0.04, 0.3),
+    "launch": Parameter("floor of a step over the least time of its kernels", 1.0, 0.15),
     # A token of few sequences over the layers: 0.65 ms (27B on RTX 5090, local-inference-lab/vllm
     # #314), 0.71 (Qwen3-30B-A3B, TP4, vllm-project/vllm #45709), 0.79 (7B on A800, vllm-omni
     # #7960). 0.28 gives requests in flight of run_a (8B on H100, benchmarks/autoscaling.py).
     "host": Parameter("time to launch a layer's kernels one by one, ms", 0.28, 0.5),
-    "bandwidth": Parameter("share of the bandwidth that dense weights reach", 0.75, 0.1),
-    "expert_bandwidth": Parameter("share that experts' weights reach", 0.75, 0.15),
-    "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.0005, 0.5),
+    "bandwidth": Parameter("bandwidth of dense weights over that of kernels", 1.0, 0.04),
+    "expert_bandwidth": Parameter("the same of experts' weights", 1.0, 0.2),
+    "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.00015, 0.5),
     "touch": Parameter("exponent of the tokens that choose experts of their own", 1.0, 0.1),
-    "kv_bandwidth": Parameter("share of the bandwidth that the KV cache reaches", 0.7, 0.2),
-    "flops": Parameter("share of the peak that dense products reach", 0.5, 0.2),
-    "expert_flops": Parameter("share of the peak that experts' products reach", 0.25, 0.3),
-    "attention_flops": Parameter("share of the peak that attention in prefill reaches", 0.4, 0.3),
-    "sync": Parameter("latency of an all-reduce, ms", 0.005, 0.5),
-    "link": Parameter("share of the link's bandwidth; above 1: sums in the switch", 1.2, 0.3),
+    "kv_bandwidth": Parameter("bandwidth of the KV cache over that of kernels", 1.0, 0.08),
+    "flops": Parameter("FLOP/s of dense products over those of kernels", 1.0, 0.1),
+    "expert_flops": Parameter("the same of experts' products", 1.0, 0.3),
+    "attention_flops": Parameter("the same of attention in prefill", 1.0, 0.2),
+    "sync": Parameter("latency of an all-reduce over that of its kernel", 1.0, 0.5),
+    "link": Parameter("bandwidth of an all-reduce over that of its kernel", 1.0, 0.3),
     "sequence": Parameter("host and sampling time of a sequence in a step, ms", 0.02, 0.7),
     "prompt": Parameter("time of a prompt before and after its step, ms", 5.0, 0.5),
     "prompt_launch": Parameter("the same for each layer, ms", 0.4, 0.4),
@@ -50,7 +49,6 @@ PARAMETERS = {
 NAMES = tuple(PARAMETERS)
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
 """Keys of `terms` that add up to the ITL."""
-_EXPERTS_AT_REFERENCE = 8.0
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
 _UNLIMITED = 1e6
@@ -186,13 +184,13 @@ def _step_terms(
     """Return the terms of steps that verify this many tokens for each decoding sequence."""
     n_gpus = facts["n_gpus"]
     layers = facts["n_layers"]
-    routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
-    all_reduce_ms = value["sync"] + facts["network_sync_ms"]  # the latter is 0 within a node
+    # The network's part is 0 within a node.
+    all_reduce_ms = facts["sync_ms"] * value["sync"] + facts["network_sync_ms"]
     sync_ms = np.where(n_gpus > 1, 2 * layers * all_reduce_ms, 0.0)
-    floor_ms = layers * (value["launch"] + routing) + sync_ms
+    floor_ms = facts["launch_ms"] * value["launch"] + sync_ms
 
     dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
-    weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["bytes_per_ms"]
+    weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["dense_bytes_per_ms"]
     # Without CUDA graphs a kernel is launched while earlier kernels run.
     overlapped_ms = overlapped(floor_ms, weights_ms) - floor_ms
     # Of tiny weights the difference is rounding, which may be below 0.
@@ -208,7 +206,7 @@ def _step_terms(
 
     # The cache is split by heads, which are never divided.
     kv_bytes = facts["kv_bytes_per_token"] / np.minimum(n_gpus, facts["kv_parts"] * copies)
-    kv_bytes_per_ms = facts["bytes_per_ms"] * value["kv_bandwidth"]
+    kv_bytes_per_ms = facts["kv_bytes_per_ms"] * value["kv_bandwidth"]
     context = facts["input_tokens"] + facts["output_tokens"] / 2
     # The state of layers without attention is read and written in every step.
     state_ms = 2 * facts["state_bytes"] / n_gpus / kv_bytes_per_ms
@@ -219,7 +217,7 @@ def _step_terms(
 
     visit_ms = layers * facts["n_experts"] / facts["expert_parallel"] * value["expert_visit"]
     expert_bytes = facts["expert_bytes"] / n_gpus
-    experts_ms = expert_bytes / value["expert_bandwidth"] / facts["bytes_per_ms"] + visit_ms
+    experts_ms = expert_bytes / value["expert_bandwidth"] / facts["expert_bytes_per_ms"] + visit_ms
     prompt_launch_ms = layers * value["prompt_launch"] + value["prompt"]
     verify_ms = verified_tokens * (reduction_ms / copies + token_ms + state_ms)
     return _StepTerms(

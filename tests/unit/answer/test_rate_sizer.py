@@ -34,11 +34,13 @@ QUESTIONS = {
 def test_recommend_capacity_and_fleet_give_one_number_of_replicas(name, tmp_path):
     demand, gpu_id, n_gpus = QUESTIONS[name]
     limits = [name for name in demand if name.endswith("_ms")]
+    # Draws of one GPU profile are coupled with those of lesser ones, and nodes can be divided.
+    candidates = [f"{n}x{gpu_id}" for n in (n_gpus, n_gpus // 2) if n]
     words = [
         *("--hf-config", demand["hf_config"], "--request-rate", demand["request_rate_rps"]),
         *("--input-tokens", demand["input_tokens"], "--output-tokens", demand["output_tokens"]),
         *(word for limit in limits for word in (f"--{limit.replace('_', '-')}", demand[limit])),
-        *("--percentile", demand["percentile"], "--gpu-profiles", f"{n_gpus}x{gpu_id}"),
+        *("--percentile", demand["percentile"], "--gpu-profiles", ",".join(candidates)),
         *("--risk", 0.1, "--format", "json"),
     ]
     recommended = json.loads(sextant("recommend", *words))

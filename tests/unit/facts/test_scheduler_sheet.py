@@ -22,7 +22,7 @@ def sizes(engine: str, version: str, profile_id: str) -> tuple[int, int]:
         ("0.19.0", "1xA100-80GB", (256, 2048)),
         ("0.19.0", "1xL40S-48GB", (256, 2048)),
         ("0.19.0", "1xRTX-4090-24GB", (256, 2048)),
-        ("0.19.0", "1xB200-180GB", (1024, 8192)),
+        ("0.19.0", "1xB200-180GB", (1024, 16384)),
         ("0.28.0", "1xB200-180GB", (1024, 16384)),
         ("", "1xB200-180GB", (1024, 16384)),
         ("", "1xA100-80GB", (256, 2048)),
@@ -30,7 +30,7 @@ def sizes(engine: str, version: str, profile_id: str) -> tuple[int, int]:
     ],
 )
 def test_vllm_schedules_by_version_memory_and_gpu(version, profile_id, expected):
-    """`get_batch_defaults` in vllm/engine/arg_utils.py of these releases."""
+    """`get_batch_defaults` in vllm/engine/arg_utils.py, and start-up logs on B200."""
     assert sizes("vllm", version, profile_id) == expected
 
 

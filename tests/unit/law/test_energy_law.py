@@ -9,6 +9,8 @@ from test_law import DENSE, LLMS, MOE, PROFILES
 
 from answers import explained, recommended
 from sextant.ask.question import Question
+from sextant.facts.gpu import GPUS, load_gpu
+from sextant.facts.kernels import reached
 from sextant.facts.slo import SLO
 from sextant.law.energy import Energy, energy_rows, log_energy
 from sextant.law.posterior import columns_of
@@ -35,17 +37,26 @@ def points(llm_ids=tuple(LLMS), profile_ids=("1xH100-80GB", "8xH100-80GB", "8xB2
     return frame.assign(itl_ms=itl_ms, energy_j_per_token=joules)
 
 
+H100 = load_gpu(GPUS, "H100-80GB")
+
+
 def test_a_step_reads_and_multiplies_what_the_facts_say():
     llm = LLMS["Qwen__Qwen3-32B"]
     X = energy_rows(points(["Qwen__Qwen3-32B"], ["1xH100-80GB"]), FACTS)
     context_bytes = llm.kv_bytes_per_token * (1024 + 512 / 2)
     for row in X.itertuples():
-        read = llm.step_weight_bytes + row.users * context_bytes
-        assert row.read_ms == pytest.approx(read / 3350e6)
+        shares = {
+            kind: reached(H100, "vllm", kind, "bf16") for kind in ("dense", "decode_attention")
+        }
+        read_ms = llm.step_weight_bytes / 3350e6 / shares["dense"].bandwidth_share
+        context_ms = row.users * context_bytes / 3350e6
+        read_ms += context_ms / shares["decode_attention"].bandwidth_share
+        assert row.read_ms == pytest.approx(read_ms)
         # A token of each user, and what the others' prompts take while one is decoded.
         tokens = row.users + (row.users - 1) * 1024 / 512
         flops = tokens * 2 * llm.n_flop_parameters
-        assert row.product_ms == pytest.approx(flops / 989.4e9, rel=0.03)
+        product_ms = flops / 989.4e9 / shares["dense"].flops_share
+        assert row.product_ms == pytest.approx(product_ms, rel=0.03)
 
 
 def test_a_device_draws_no_more_than_its_tdp_and_a_longer_step_takes_no_less():

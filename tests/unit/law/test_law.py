@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu, profile_of_id
+from sextant.facts.kernels import reached
 from sextant.facts.llm import load_llm
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows
@@ -99,14 +100,18 @@ def test_a_device_with_more_of_everything_is_never_predicted_slower():
     for one, two in pairs:
         for n in (1, 2, 8):
             found = []
+            kv_tokens = []
             for gpu in (one, two):
                 X = rows(NEW, [f"{n}x{gpu.gpu_id}"])
+                kv_tokens.append(X["kv_tokens"].to_numpy())
                 explained = MODEL.explain(X)[TARGETS]
                 # With more memory more requests share a step, and fewer queue.
                 tokens = X[["input_tokens", "output_tokens"]].to_numpy()
                 found.append((explained.to_numpy() * tokens).sum(axis=1))
             better, worse = found
-            assert (better <= worse * (1 + 1e-9)).all(), (one, two, n)
+            # Buffers of collectives over NVLink may leave it less of the same memory.
+            has_no_less = kv_tokens[0] >= kv_tokens[1]
+            assert (better <= worse * (1 + 1e-9))[has_no_less].all(), (one, two, n)
 
 
 def test_a_replica_on_several_nodes_waits_for_the_network():
@@ -150,10 +155,12 @@ def test_predictions_are_close_to_what_was_measured_and_inside_of_their_interval
     assert ((low < truth) & (truth < high)).mean() > 0.8
 
 
-def test_fp8_weights_and_caches_are_read_in_half_of_the_time():
+def test_fp8_weights_and_caches_are_read_in_half_of_the_time_at_what_kernels_reach():
     plain, packed = parts(rows()), parts(rows(precision="fp8", kv_precision="fp8"))
-    assert packed["weights_ms"] == pytest.approx(plain["weights_ms"] / 2, rel=0.05)
-    assert packed["kv_ms"] == pytest.approx(plain["kv_ms"] / 2, rel=0.05)
+    gpu = load_gpu(GPUS, "H100-80GB")
+    for kind, name in (("dense", "weights_ms"), ("decode_attention", "kv_ms")):
+        shares = [reached(gpu, "vllm", kind, it).bandwidth_share for it in ("bf16", "fp8")]
+        assert packed[name] == pytest.approx(plain[name] / 2 * shares[0] / shares[1], rel=0.03)
     warm = parts(rows(prefix_hit_rate=0.9))
     assert (packed["prefill_ms"] < plain["prefill_ms"]).all()
     assert (warm["prefill_ms"] < plain["prefill_ms"]).all(), "a cached prefix is not computed"

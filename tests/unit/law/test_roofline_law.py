@@ -38,8 +38,8 @@ def test_without_cuda_graphs_launches_and_memory_traffic_hide_each_other() -> No
     parts, columns = told(X, bandwidth=1.0), columns_of(X)
     step = parts["launch_ms"] + parts["weights_ms"]
     read = (columns["attention_bytes"] + columns["dense_bytes"]) / columns["n_gpus"]
-    read /= columns["bytes_per_ms"]
-    launches = columns["n_layers"] * PARAMETERS["launch"].prior
+    read /= columns["dense_bytes_per_ms"]
+    launches = columns["launch_ms"]
     assert ((np.maximum(read, launches) <= step) & (step < read + launches)).all()
     graphed = told(X.assign(is_eager=0.0), bandwidth=1.0)
     assert (graphed["launch_ms"] + graphed["weights_ms"] >= read + launches).all()

@@ -88,7 +88,7 @@ def test_a_request_rate_is_answered_by_measured_rates(tmp_path):
     assert "3 replicas × 1xH100-80GB = " in done.output and "(measured)" in done.output
     bears = "On 1xH100-80GB 12 requests/s missed the limits (TTFT 4,000 ms): a replica bears"
     assert f"{bears} between 8 and 12 requests/s." in done.output
-    said = f"3 of 3 points of {LLM.replace('/', '__')} are doubtful: even arrivals (3 points)."
+    said = f"3 of 23 points of {LLM.replace('/', '__')} are doubtful: even arrivals (3 points)."
     assert said in done.output
     assert "3 replicas of up to 8 requests/s" in done.output
 

@@ -110,7 +110,10 @@ def test_a_run_in_which_all_fails_says_so() -> None:
     ("options", "field"),
     [
         ([*LENGTHS, *RATE, "--users", "3"], "--request-rate"),
-        ([*LENGTHS, *RATE, "--max-num-batched-tokens", "9"], "--max-num-batched-tokens"),
+        (
+            [*LENGTHS, *RATE, "--max-num-batched-tokens", "9", "--max-num-seqs", "20"],
+            "--max-num-batched-tokens",
+        ),
         ([*LENGTHS, *RATE, "--ttft-ms", "p95:9"], "--ttft-ms"),
         ([*LENGTHS, *RATE, "--prefix-hit-rate", "0.5"], "--prefix-hit-rate"),
         ([*LENGTHS, *RATE, "--gpu-profile", "9xFOO"], r"--gpu-profile\b"),

@@ -1,0 +1,87 @@
+"""What kernels reach: the table that ships, the formula behind it, and GPUs that it lacks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sextant.base.resources import resource
+from sextant.facts.gpu import GPUS, load_gpu
+from sextant.facts.kernels import KERNELS, Reached, kernel_ms, reached
+from sextant.facts.llm import load_llm
+from sextant.facts.llm_launches import Launches, launches_of
+from sextant.facts.llm_modules import Matrix
+
+H100, H200, L40S = (load_gpu(GPUS, name) for name in ("H100-80GB", "H200-141GB", "L40S-48GB"))
+LLMS = GPUS.parent / "llms"
+
+
+def test_a_kernel_takes_the_longer_of_traffic_and_products_and_its_least_time():
+    constants = Reached(fixed_ms=0.01, expert_ms=0.001, bandwidth_share=0.5, flops_share=0.25)
+    one, other = kernel_ms(constants, np.array([1.0, 0.0]), np.array([0.0, 1.0]), np.array([10, 0]))
+    assert one == pytest.approx(0.01 + 0.01 + 2.0)
+    assert other == pytest.approx(0.01 + 4.0)
+    both = kernel_ms(constants, np.array([1.0]), np.array([0.5]), np.array([0]))
+    assert 2.01 < both[0] < 4.01, "they overlap"
+
+
+def test_products_reach_the_published_shares():
+    # 16 bits, at their best shape: 80% on H100 and 86% on A100 (github.com/stas00/ml-engineering).
+    h100 = reached(H100, "vllm", "dense", "bf16")
+    assert 0.74 < h100.flops_share < 0.83 and 0.8 < h100.bandwidth_share < 0.95
+    assert 0.7 < reached(load_gpu(GPUS, "A100-80GB"), "vllm", "dense", "bf16").flops_share < 0.87
+    # FP8 reaches less of its peak, and experts less than dense products.
+    assert reached(H100, "vllm", "dense", "fp8").flops_share < 0.65
+    assert reached(H100, "vllm", "experts", "bf16").flops_share < h100.flops_share / 2
+
+
+def test_an_all_reduce_takes_microseconds_on_nvlink_and_tens_without():
+    assert 0.003 < reached(H100, "vllm", "all_reduce", "bf16", 8).fixed_ms < 0.008
+    assert reached(L40S, "vllm", "all_reduce", "bf16", 8).fixed_ms > 0.02
+
+
+def test_a_gpu_without_tables_reaches_what_its_architecture_does():
+    card = load_gpu(GPUS, "RTX-4090-24GB")
+    own, relative = (reached(gpu, "vllm", "decode_attention", "bf16") for gpu in (card, L40S))
+    assert own == relative
+    # Of its products a measurement is published.
+    assert reached(card, "vllm", "dense", "bf16").flops_share > 0.9
+    unknown = replace(card, gpu_id="new", architecture="unheard of")
+    assert 0.5 < reached(unknown, "vllm", "dense", "bf16").bandwidth_share < 1
+
+
+def test_kernels_of_a_maker_without_tables_are_behind_in_everything():
+    amd = load_gpu(GPUS, "MI300X-192GB")
+    table = pd.read_csv(resource(KERNELS))
+    usual = table[table["rows"] > 0].groupby(["kind", "precision"])["bandwidth_share"].median()
+    for kind, precision in (("dense", "fp8"), ("decode_attention", "bf16"), ("experts", "mxfp4")):
+        share = reached(amd, "vllm", kind, precision).bandwidth_share
+        assert share == pytest.approx(0.77 * usual[kind, precision], rel=0.05)
+
+
+def test_a_better_gpu_reaches_no_less_than_its_lesser_relatives():
+    for kind in ("dense", "experts", "decode_attention", "prefill_attention"):
+        for precision in ("bf16", "fp8"):
+            more, less = (reached(gpu, "vllm", kind, precision) for gpu in (H200, H100))
+            assert more.bandwidth_share * 4800 >= less.bandwidth_share * 3350
+            assert more.flops_share >= less.flops_share
+            assert more.fixed_ms <= less.fixed_ms
+
+
+def test_a_layer_launches_what_its_blocks_need():
+    dense = [Matrix(0, "attention", name, 9) for name in ("q", "k", "v", "o")]
+    dense += [Matrix(0, "mlp", name, 9) for name in ("gate", "up", "down")]
+    assert launches_of(dense) == Launches(products=4, small=5)
+    routed = [*dense[:4], Matrix(0, "router", "", 9), Matrix(0, "experts", "up", 9)]
+    assert launches_of(routed).small > launches_of(dense).small
+    indexed = [*dense, Matrix(0, "attention", "indexer", 9)]
+    assert launches_of(indexed) == Launches(products=6, small=9)
+    assert launches_of([Matrix(-1, "head", "", 9)]) == Launches(0, 0)
+
+
+def test_llms_with_many_blocks_a_layer_launch_more():
+    llama = load_llm(LLMS / "meta-llama__Llama-3.1-8B-Instruct.json")
+    latent = load_llm(LLMS / "deepseek-ai__DeepSeek-V3.1.json")
+    assert llama.n_products == 4 * llama.n_layers
+    assert latent.n_products / latent.n_layers > 2 * llama.n_products / llama.n_layers
