@@ -21,7 +21,14 @@ from scipy.optimize import least_squares
 from sextant.base.files import write_text
 from sextant.base.resources import resource
 from sextant.facts.gpu import GPU, GPUS, load_gpu
-from sextant.facts.kernels import KERNELS, KernelRow, Reached, kernel_ms, multiplied
+from sextant.facts.kernels import (
+    KERNELS,
+    KernelRow,
+    Reached,
+    kernel_ms,
+    peak_gb_s,
+    peak_tflops,
+)
 
 SYSTEMS = {
     "a100_sxm": "A100-80GB",
@@ -236,13 +243,8 @@ def rows_of(path: Path, measured: Measured, gpu: GPU) -> Iterator[KernelRow]:
     for (precision, n_gpus), part in frame.groupby(["precision", "n_gpus"]):
         if len(part) < LEAST_ROWS:
             continue
-        is_link = kind == "all_reduce"
-        gb_s = gpu.interconnect_gb_s if is_link else gpu.memory_bandwidth_gb_s
-        attention = "attention" in kind or "mla" in kind
-        tflops = (
-            gpu.dense_16bit_tflops if attention else gpu.dense_tflops(multiplied(str(precision)))
-        )
-        found, spread = fit(part, gb_s * 1e6, tflops * 1e9)
+        tflops = peak_tflops(gpu, kind, str(precision))
+        found, spread = fit(part, peak_gb_s(gpu, kind) * 1e6, tflops * 1e9)
         if kind == "dense" and found.fixed_ms * 1e3 > MOST_FIXED_US:
             print(f"left out: {path.name} {precision}, {found.fixed_ms * 1e3:.0f} us at least")
             continue

@@ -154,11 +154,10 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
         return Training(latencies, rows, [])
     # By medians, whatever the percentiles of this question.
     medians = frame.at_percentile(points, MEDIANS.percentiles, slo.first_token)[is_measured]
-    medians_ms = medians[TARGETS].to_numpy(float)
-    is_possible = ~impossible(X, medians_ms)
+    is_possible = ~impossible(X, medians[TARGETS].to_numpy(float))
     possible = TrainingRows(X[is_possible], latencies.loc[is_possible, TARGETS])
     kept = TrainingRows(*(part.reset_index(drop=True) for part in possible))
-    return Training(latencies, kept, set_aside_note(X, medians_ms))
+    return Training(latencies, kept, set_aside_note(X.loc[~is_possible, "llm_id"]))
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ def reached(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int = 1) -
     best = _measured(gpu, engine, kind, precision, n_gpus)
     for lesser in _lesser_relatives(gpu):
         other = _measured(lesser, engine, kind, precision, n_gpus)
-        faster = _bandwidth_gb_s(lesser, kind) / _bandwidth_gb_s(gpu, kind)
-        better = _tflops(lesser, kind, precision) / _tflops(gpu, kind, precision)
+        faster = peak_gb_s(lesser, kind) / peak_gb_s(gpu, kind)
+        better = peak_tflops(lesser, kind, precision) / peak_tflops(gpu, kind, precision)
         best = Reached(
             fixed_ms=min(best.fixed_ms, other.fixed_ms),
             expert_ms=min(best.expert_ms, other.expert_ms),
@@ -116,6 +116,7 @@ def reached(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int = 1) -
     return best
 
 
+@cache  # a GPU is a lesser relative of several
 def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> Reached:
     """Return each constant from the rows that come nearest.
 
@@ -123,7 +124,6 @@ def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> 
     bandwidth, else the median of all; of the engine, else of vLLM; of the precision, else of the
     next one in `_NEAREST`.
     """
-    rows = [row for row in _rows() if row.kind == kind]
     nearest = _nearest_gpu(gpu, kind)
     precisions = (precision, *_NEAREST.get(precision, ()))
 
@@ -135,12 +135,14 @@ def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> 
         of_engine = 0 if row.engine == engine else 1 if row.engine == _USUAL_ENGINE else 2
         return of_gpu, abs(log(row.n_gpus / n_gpus)), of_precision, of_engine
 
+    distances = [(distance(row), row) for row in _rows() if row.kind == kind]
+
     def constant(name: str, otherwise: float) -> float:
-        stated = [row for row in rows if getattr(row, name) is not None]
-        if not stated:
-            return otherwise
-        least = min(map(distance, stated))
-        return median(getattr(row, name) for row in stated if distance(row) == least)
+        stated = [
+            (far, value) for far, row in distances if (value := getattr(row, name)) is not None
+        ]
+        least = min((far for far, _ in stated), default=None)
+        return median(value for far, value in stated if far == least) if stated else otherwise
 
     return Reached(
         fixed_ms=constant("fixed_us", 0.0) / 1e3,
@@ -173,18 +175,18 @@ def _lesser_relatives(gpu: GPU) -> tuple[GPU, ...]:
     return tuple(other for other in relatives if other != gpu and has_no_more(other))
 
 
-def _bandwidth_gb_s(gpu: GPU, kind: str) -> float:
+def peak_gb_s(gpu: GPU, kind: str) -> float:
     """Return the bandwidth of which a kind's rows state the share."""
     return gpu.interconnect_gb_s if kind == "all_reduce" else gpu.memory_bandwidth_gb_s
 
 
-def _tflops(gpu: GPU, kind: str, precision: str) -> float:
+def peak_tflops(gpu: GPU, kind: str, precision: str) -> float:
     """Return the peak rate of which a kind's rows state the share."""
     of_16_bits = kind not in ("dense", "experts")
-    return gpu.dense_16bit_tflops if of_16_bits else gpu.dense_tflops(multiplied(precision))
+    return gpu.dense_16bit_tflops if of_16_bits else gpu.dense_tflops(_multiplied(precision))
 
 
-def multiplied(precision: str) -> str:
+def _multiplied(precision: str) -> str:
     """Return in which precision kernels for a precision of weights multiply."""
     return {"fp8_block": "fp8", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(precision, precision)
 

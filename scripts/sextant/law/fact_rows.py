@@ -110,7 +110,7 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
             )
         ],
         is_eager=is_eager.astype(float),
-        # An engine with CUDA graphs that was told to leave them out: `is_eager` are those without.
+        # Started without the CUDA graphs that the engine has; `is_eager`: it has none.
         is_uncaptured=(is_told & ~is_eager).astype(float),
         execution=execution,
         # A prompt comes halfway through the gathering on average.

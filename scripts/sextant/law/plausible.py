@@ -57,11 +57,9 @@ def impossible(X: pd.DataFrame, y_ms: np.ndarray) -> np.ndarray:
     return is_over | (share > 0.5).to_numpy()
 
 
-def set_aside_note(X: pd.DataFrame, y_ms: np.ndarray) -> list[str]:
-    """Return a sentence with the points that cannot be, by LLM; nothing if there are none."""
-    if X.empty:
-        return []
-    counts = X.loc[impossible(X, y_ms), "llm_id"].value_counts()
+def set_aside_note(llm_ids: pd.Series) -> list[str]:
+    """Return a sentence with the points that cannot be, given their LLMs; nothing if none is."""
+    counts = llm_ids.value_counts()
     if counts.empty:
         return []
     named = [f"{n} of {llm_id}" for llm_id, n in counts.head(_NAMED).items()]
@@ -80,4 +78,5 @@ def points_notes(characterization: Characterization) -> list[str]:
     facts = FactTables(characterization.llms, characterization.profiles, characterization.features)
     if points.empty:
         return []
-    return set_aside_note(fact_rows(points, facts), points[TARGETS].to_numpy(float))
+    is_set_aside = impossible(fact_rows(points, facts), points[TARGETS].to_numpy(float))
+    return set_aside_note(points.loc[is_set_aside, "llm_id"])
