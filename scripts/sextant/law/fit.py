@@ -136,7 +136,7 @@ class Checkpoint(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The straight line that stands in for a law around some coefficients."""
+    """Linear approximation of a law around some coefficients."""
 
     problem: LawProblem
     coefficients: np.ndarray

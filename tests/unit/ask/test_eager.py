@@ -1,4 +1,4 @@
-"""Engines that were told to leave their CUDA graphs out: `--enforce-eager`."""
+"""Engines started without their CUDA graphs: `--enforce-eager`."""
 
 import json
 from dataclasses import replace

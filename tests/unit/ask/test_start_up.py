@@ -1,4 +1,4 @@
-"""How a server starts: its memory, and the longest request that it has to be told."""
+"""How a server starts: its memory, and the longest request to start it with."""
 
 from dataclasses import replace
 

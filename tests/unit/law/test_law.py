@@ -115,7 +115,7 @@ def test_a_device_with_more_of_everything_is_never_predicted_slower():
 
 
 def test_a_replica_on_several_nodes_waits_for_the_network():
-    """DeepSeek-V3 on 16 H100 is no faster for few users than on 8 H200; 64 are no one domain."""
+    """DeepSeek-V3 is no faster for few users on 16 H100 than on 8 H200; 64 are not one domain."""
     llms = {"deepseek": load_llm(CONFIGS / "deepseek-ai__DeepSeek-V3.1.json", "bfloat16")}
     names = ("8xH200-141GB", "16xH100-80GB", "64xH100-80GB", "16xGB200-186GB")
     profiles = {name: profile_of_id(name) for name in names}
@@ -208,7 +208,7 @@ def test_engines_and_cpu_cores_without_cuda_graphs_are_told_apart():
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
     on_cores = FactTables(LLMS, PROFILES | {"1xH100-80GB": cpu})
     assert fact_rows(keys, on_cores)["is_eager"].all()
-    # An engine that has them may be told to leave them out.
+    # An engine that has them may be started without.
     told = keys.assign(cuda_graphs=[False, False, None, True])
     assert fact_rows(told, FactTables(LLMS, PROFILES))["is_uncaptured"].tolist() == [1, 0, 0, 0]
     assert not fact_rows(told, on_cores)["is_uncaptured"].any()
