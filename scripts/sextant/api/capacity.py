@@ -200,6 +200,7 @@ def capacity_question(
 
     with naming_options({"request_rate_rps": "--traffic"}):
         load: dict[str, Any] = {"percentile": case.percentile, "request_rate_rps": demand.rate_rps}
+        load["max_failed"] = keep.max_failed
         slo = SLO("asked", **promise.limits.of(), **load)
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)

@@ -13,6 +13,8 @@ from sextant.ask.api_prices import find_api_prices
 from sextant.ask.candidates import candidates_of, price_notes, unmeasured_candidates
 from sextant.ask.caveats import (
     doubt_notes,
+    failing_profiles,
+    failure_notes,
     length_factors,
     note_named_precision,
     outside_of_measurements,
@@ -143,6 +145,11 @@ class Case:
         return is_served or self.gpu_profiles.keys() <= measured
 
     @property
+    def is_answered_by_failures(self) -> bool:
+        """Whether too many of the LLM's own requests failed on each candidate at any load."""
+        return self.gpu_profiles.keys() <= self.failing.keys()
+
+    @property
     def unborne(self) -> dict[str, str]:
         """Why GPU profiles are not predicted: their lowest measured rate missed the limits."""
         return {
@@ -150,6 +157,29 @@ class Case:
             for bound in self.rate_bounds
             if bound.served_rps is None
         }
+
+    @cached_property
+    def own_points(self) -> pd.DataFrame:
+        """The LLM's own points on the candidates, of the asked engine and precision."""
+        points = self.source.characterization.points
+        is_own = points["llm_id"] == self.llm_id
+        is_own &= points["gpu_profile_id"].isin(list(self.gpu_profiles))
+        question = self.question
+        asked = {"engine": question.engine, "precision": question.precision}
+        for column, value in asked.items():
+            if value is not None:
+                is_own &= points[column].isna() | (points[column] == value)
+        return points[is_own]
+
+    @property
+    def failure_notes(self) -> list[str]:
+        """At which loads too many of the LLM's own requests failed: what an answer says first."""
+        return failure_notes(self.own_points, self.question.slo)
+
+    @cached_property
+    def failing(self) -> dict[str, str]:
+        """Why GPU profiles meet nothing: the LLM's own requests failed there at any load."""
+        return failing_profiles(self.own_points, self.question.slo)
 
     @cached_property
     def llm(self) -> LLM:
@@ -270,13 +300,19 @@ class Case:
             self.server_options,
         )
         excluded |= _uneven_layouts(self)
+        excluded |= self.failing
         if len(excluded) < len(self.gpu_profiles):
             return excluded
 
-        largest = max(excluded, key=lambda name: self.gpu_profiles[name].devices.memory_bytes)
+        largest = max(
+            self.failing or excluded,
+            key=lambda name: self.gpu_profiles[name].devices.memory_bytes,
+        )
         fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
         if self.llm.context_tokens < longest:
             fix = "ask about shorter requests, or give a config.json with a longer context"
+        if largest in self.failing:
+            fix = "find out why they failed and measure again, or allow it (--max-failed)"
         problem = f"no GPU profile can serve {self.llm_id}; {largest}: {excluded[largest]}"
         raise InputError(problem, fix=fix)
 

@@ -210,9 +210,8 @@ def _estimate(what: str, percentile: int, columns: Sequence[str]) -> list[str]:
 def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
     """Return what to know of a measured answer, one sentence each.
 
-    That is: limits that are judged by a derived or estimated latency, and loads at which too many
-    requests failed. `latencies` are the points' latencies at the SLO's percentiles
-    (`points.frame.judged`).
+    That is: limits that are judged by a derived or estimated latency. `latencies` are the points'
+    latencies at the SLO's percentiles (`points.frame.judged`).
     """
     sentences = []
     n_points = len(latencies)
@@ -224,19 +223,55 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
         columns = frame.estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
         sentences += _estimate(METRICS[metric], percentile, columns) if columns else []
 
-    failing = latencies[frame.is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
-    are_rates = points["users"].isna().all()
-    for row in failing.head(_MOST_FAILURES).itertuples():
-        load = f"with {plural(int(row.users), 'user')}"
-        if are_rates:
-            load = f"at {per_second(row.request_rate_rps)}"
-        where = f"{row.gpu_profile_id} {load}"
-        failed = f"{row.n_failed:,} of {row.n_ok + row.n_failed:,} requests failed"
+    return sentences
+
+
+def failed_share(points: pd.DataFrame) -> pd.Series:
+    """Return the share of each point's requests that failed; NaN where it is not known."""
+    n_ok, n_failed = (points[name].astype(float) for name in ("n_ok", "n_failed"))
+    return n_failed / (n_ok + n_failed).where(lambda n_requests: n_requests > 0)
+
+
+def failure_notes(points: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return at which loads more requests failed than the SLO allows, one sentence each."""
+    failing = points[failed_share(points) > slo.allowed_failures]
+    failing = failing.sort_values(["users", "request_rate_rps", "gpu_profile_id"])
+    sentences = []
+    for _, row in failing.head(_MOST_FAILURES).iterrows():
+        where = f"{row['gpu_profile_id']} {load_words(row)}"
+        n_failed, n_ok = int(row["n_failed"]), int(row["n_ok"])
+        failed = f"{n_failed:,} of {n_ok + n_failed:,} requests failed"
         allowed = f"more than the {percent(slo.allowed_failures)} allowed"
         sentences.append(f"{where}: {failed}, {allowed}. That load does not meet the SLO.")
     if (n_more := len(failing) - _MOST_FAILURES) > 0:
         sentences.append(f"{plural(n_more, 'more point')} with too many failures.")
     return sentences
+
+
+def failing_profiles(points: pd.DataFrame, slo: SLO) -> dict[str, str]:
+    """Return on which GPU profiles one LLM's requests failed even at the lightest load, and why.
+
+    Where loads were measured several times, or with several servers, all of the lightest count.
+    """
+    reasons = {}
+    for profile_id, part in points.groupby("gpu_profile_id"):
+        lightest = part[part["users"] == part["users"].min()]
+        if lightest.empty:
+            lightest = part[part["request_rate_rps"] == part["request_rate_rps"].min()]
+        shares = failed_share(lightest)
+        if len(lightest) and (shares > slo.allowed_failures).all():
+            first = lightest.iloc[0]
+            allowed = percent(slo.allowed_failures)
+            failed = f"{percent(float(shares.min()))} of the requests failed"
+            reasons[str(profile_id)] = f"{failed} {load_words(first)}, {allowed} allowed"
+    return reasons
+
+
+def load_words(point: pd.Series) -> str:
+    """Return the load of a point, e.g. `with 4 users` or `at 2 requests/s`."""
+    if pd.isna(point["users"]):
+        return f"at {per_second(point['request_rate_rps'])}"
+    return f"with {plural(int(point['users']), 'user')}"
 
 
 def doubt_notes(points: pd.DataFrame, llm_id: str) -> list[str]:
@@ -249,8 +284,7 @@ def doubt_notes(points: pd.DataFrame, llm_id: str) -> list[str]:
     used = of_llm if len(of_llm) else points
     doubts = used.reindex(columns=["doubt"])["doubt"].astype(object)
     if len(of_llm) and {"n_ok", "n_failed"} <= {*used}:
-        n_ok, n_failed = (used[name].astype(float) for name in ("n_ok", "n_failed"))
-        share = n_failed / (n_ok + n_failed)
+        share = failed_share(used)
         is_new = (share > MAX_FAILED) & ~doubts.fillna("").str.contains("failures", regex=False)
         said = share.map(lambda value: f"failures ({percent(value)} of the requests)")
         doubts = doubts.mask(is_new, (doubts + "; ").fillna("") + said)

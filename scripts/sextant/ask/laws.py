@@ -131,6 +131,7 @@ def find_laws(
     """
     case = read_case(question, need_prices=need_prices)
     warnings = [
+        *case.failure_notes,
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
         *case.naming_notes(),

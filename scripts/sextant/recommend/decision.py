@@ -73,7 +73,7 @@ class Decision:
         case = self.case
         question = case.question
         source = case.source
-        notes = outside_warning(outside, source)
+        notes = [*case.failure_notes, *outside_warning(outside, source)]
         notes += case.lengths_notes
         notes += [*case.notes, *source.left_out_notes, *self.fitted.notes, *case.naming_notes()]
         if question.prefix_hit_rate and not self.fitted.has_steps:

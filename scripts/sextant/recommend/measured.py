@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.answer.option import Option
 from sextant.answer.rate_sizer import steady_note
 from sextant.ask.case import Case
-from sextant.ask.caveats import judgements
+from sextant.ask.caveats import failure_notes, judgements
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import (
@@ -303,6 +303,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         gpu_profiles=case.gpu_profiles.values(),
         start_up_on=case.start_up,
         warnings=[
+            *failure_notes(measured.points, slo),
             *case.notes,
             *case.source.left_out_notes,
             *case.naming_notes(),

@@ -55,7 +55,7 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
         InputError: an option is wrong, or the characterization cannot answer.
     """
     case = read_case(question)
-    if case.is_answered_by_points or case.is_answered_by_rates:
+    if case.is_answered_by_points or case.is_answered_by_rates or case.is_answered_by_failures:
         measured = recommend_measured(case)
         if measured.has_option or not _is_predictable(case):
             return replace(measured, variations=vary_measured(case, measured.chosen, variants))
@@ -71,7 +71,7 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
 def _is_predictable(case: Case) -> bool:
     """Return whether a prediction may answer where measured rates are not likely enough: some
     candidate is not found to miss its limits at the lowest measured rate."""
-    if case.is_answered_by_points:
+    if case.is_answered_by_points or case.is_answered_by_failures:
         return False
     return any(profile_id not in case.unborne for profile_id in case.candidates)
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.points.export import write_published
 from sextant.points.folder_sheets import Description
@@ -137,3 +138,40 @@ def test_rates_that_few_requests_make_unlikely_give_way_to_a_prediction(tmp_path
     done = asked(folder(tmp_path, [few]), *AT_A_RATE)
     assert done.exit_code == 0 and "(predicted by roofline)" in done.output
     assert "By the measured rates alone: 5 replicas × 1xH100-80GB = " in done.output
+
+
+FAILED = [near(users, 0.1) | {"n_ok": 14, "n_failed": 14} for users in (1, 4)]
+AT_10 = ("--request-rate", "10", "--ttft-ms", "1000", "--tpot-ms", "40")
+ON_H100 = ("--gpu-profiles", "1xH100-80GB")
+
+
+@pytest.mark.parametrize("load", [AT_10, USERS_20], ids=["rate", "users"])
+def test_a_server_that_fails_half_of_its_requests_meets_nothing(tmp_path, load):
+    own = folder(tmp_path, FAILED)
+    done = asked(own, *load, *ON_H100)
+    first, second, *_ = done.output.splitlines()
+    assert done.exit_code == 3 and "no GPU profile meets both limits" in first
+    assert "1xH100-80GB with 1 user: 14 of 28 requests failed" in second
+    assert "50 % of the requests failed with 1 user, 1 % allowed" in done.output
+
+
+def test_other_gpus_are_predicted_where_a_server_failed_and_that_is_said_first(tmp_path):
+    done = asked(folder(tmp_path, FAILED), *AT_10, "--gpu-profiles", "1xH100-80GB,1xH200-141GB")
+    first, second, *_ = done.output.splitlines()
+    assert "1 replica × 1xH200-141GB" in first and "14 of 28 requests failed" in second
+
+
+def test_failures_that_are_allowed_or_only_at_higher_loads_leave_a_rate_to_prediction(tmp_path):
+    allowed = asked(folder(tmp_path / "a", FAILED), *AT_10, *ON_H100, "--max-failed", "0.6")
+    assert allowed.exit_code == 0 and "14 of 28" not in allowed.output
+    more = [near(1, 0.1), FAILED[1]]
+    done = asked(folder(tmp_path / "b", more), *AT_10, *ON_H100)
+    first, second, *_ = done.output.splitlines()
+    assert "1 replica × 1xH100-80GB" in first
+    assert "1xH100-80GB with 4 users: 14 of 28 requests failed" in second
+
+
+def test_capacity_refuses_a_server_that_fails_half_of_its_requests(tmp_path):
+    command = ["capacity", "--source", str(folder(tmp_path, FAILED)), "--llm", LLM]
+    with pytest.raises(InputError, match=r"50 % of the requests failed with 1 user.*--max-failed"):
+        CliRunner().invoke(app, [*command, *AT_10, *ON_H100], catch_exceptions=False)
