@@ -22,7 +22,8 @@ def write_results(
     """
     import pyarrow as pa
 
-    from sextant.base.files import atomic_folder, write_parquet
+    from sextant.base.files import write_parquet
+    from sextant.base.whole_files import atomic_folder
     from sextant.pages.page import write_page
 
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)

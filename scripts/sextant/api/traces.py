@@ -183,7 +183,8 @@ def fit(
     >>> answer.to_dict()["n_requests"] == len(trace)
     True
     """
-    from sextant.base.files import atomic_folder, sha256_file
+    from sextant.base.files import sha256_file
+    from sextant.base.whole_files import atomic_folder
     from sextant.trace.choice import mixture_notes
     from sextant.workload import published
     from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, with their provenance; imports and docstrings of our own
+"""Files with their provenance, written whole (`whole_files`); imports and docstrings of our own
 sources; rows of tables.
 
 A row of a table is a dict, as JSON has it. Imports are lean: commands that need no frames start
@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import numpy as np
 from sextant import __version__
 from sextant.base.errors import InputError
 from sextant.base.resources import CHECKOUT
+from sextant.base.whole_files import atomic_path, settle
 
 if TYPE_CHECKING:
     import grimp
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]  # a row by column; an unknown value is None
 PROVENANCE_KEY = b"sextant"
-# The disk, the user's quota and the process's own limit.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAKE_AGAIN = "delete it and run the same command again, which makes it again"
 # Deleting a trace or a workload would measure all its cells again in the same run. Made in a run of
 # its own, with the same content as before, it makes nothing else stale.
@@ -47,73 +45,6 @@ _AGAIN = (
 )
 MAKE_TRACE_AGAIN = _AGAIN.format("ingest the trace", "ingest", "ingest_trace")
 MAKE_WORKLOAD_AGAIN = _AGAIN.format("fit the workload", "fit", "fit_workload")
-
-
-@contextlib.contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, with the same ending; rename it if the block succeeds.
-
-    A full disk (InputError), an exception or a kill leaves no file that looks whole.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    with _moved_later(temporary, path):
-        yield temporary
-        _sync(temporary)
-        temporary.replace(path)
-
-
-@contextlib.contextmanager
-def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
-    """Yield a temporary folder; move its files into `folder` if the block succeeds.
-
-    Files that belong together are replaced together. `last` is the file that declares the others
-    whole; it is moved last.
-    """
-    folder = Path(folder)
-    temporary = folder / f".new.{os.getpid()}.partial"
-    with _moved_later(temporary, folder / last):
-        temporary.mkdir()
-        yield temporary
-        files = [file.relative_to(temporary) for file in temporary.rglob("*") if file.is_file()]
-        for file in sorted(files, key=lambda file: str(file) == last):
-            (folder / file).parent.mkdir(exist_ok=True)
-            (temporary / file).replace(folder / file)
-
-
-@contextlib.contextmanager
-def _moved_later(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove the temporary file or folder at the end of the block; a full disk is an InputError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Process ids repeat in containers: a killed job may have left a file of this name.
-    remove(temporary)
-    try:
-        yield
-        _sync(path.parent)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        problem = f"no room to write {path.name} ({os.strerror(error.errno)})"
-        fix = "free some space or raise the quota, and run again: finished results are kept"
-        raise InputError(problem, file=path.parent, fix=fix) from None
-    finally:
-        remove(temporary)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sha256_file(path: str | Path) -> str:
@@ -167,6 +98,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
     """Return a file's bytes; OSError if it is a folder, a pipe, a device, or above `most_bytes`."""
+    settle(Path(path).parent)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -215,6 +147,7 @@ def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -
     """Turn Arrow's and the file system's errors, and `errors`, into an `InputError`."""
     import pyarrow as pa
 
+    settle(Path(path).parent)
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError, *errors) as error:

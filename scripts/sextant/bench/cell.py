@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
+from sextant.base.whole_files import remove, settle
 from sextant.bench import tuning
 from sextant.bench.measurement import Cell, Checkpoint, Measurement, cell_from_definition
 from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
@@ -51,6 +51,7 @@ def measure_cell(
         raise InputError(problem, file=folder, fix="free some space and run again")
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
     with scratch_folder(folder) as scratch, cell_lock(folder), ExitStack() as stack:
+        settle(folder)
         if is_measured(cell, folder):
             log.info("this cell is measured already: its results are taken over")
             return

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.base.files import atomic_path
+from sextant.base.whole_files import atomic_path
 from sextant.engine.protocol import RunningServer, ServerError
 from sextant.load.measure import LoadTargets
 from sextant.load.schedules import ArrivalSchedule, run_open_loop

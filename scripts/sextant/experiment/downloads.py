@@ -13,8 +13,9 @@ from typing import Annotated
 from pydantic import Field
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, sha256_file
+from sextant.base.files import sha256_file
 from sextant.base.sheets import Id, load_sheet
+from sextant.base.whole_files import atomic_path
 
 TIMEOUT_S = 60
 MAX_BYTES = 64 * 2**30  # a download that does not end would fill the disk

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sextant.base import files
 from sextant.base.errors import InputError
+from sextant.base.whole_files import atomic_folder
 from sextant.points.run import GROUPS, CellRun, LevelRun
 from sextant.points.verdict import Tuning
 
@@ -145,7 +146,7 @@ def write_cell(
     Earlier results stay until then. A table of `TABLES` that is missing has no rows; `write_more`
     writes other files.
     """
-    with files.atomic_folder(folder, "run.json") as new:
+    with atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
             # Not `schema.empty_table()`, which imports pandas.
             table = (tables or {}).get(name) or pa.Table.from_batches([], schema)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_folder, atomic_path
 from sextant.base.sheets import file_name, load_sheet, write_yaml
+from sextant.base.whole_files import atomic_folder, atomic_path
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, priced, profile_of_id, profile_row
 from sextant.points import frame

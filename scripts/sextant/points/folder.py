@@ -15,6 +15,7 @@ import pandas as pd
 from sextant.base import sheets
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
+from sextant.base.whole_files import settle
 from sextant.experiment import sheets as row_types
 from sextant.facts.engine import Memory, memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
@@ -55,6 +56,7 @@ def load_description(folder: Path) -> Description:
 def load_folder(folder: str | Path) -> Characterization:
     """Read a folder, without LLMs that cannot be sized; InputError: file, row, field, fix."""
     folder = Path(folder)
+    settle(folder)
     about = load_description(folder)
     llms, not_sized = _llms(folder, about)
     profiles = _profiles(folder)

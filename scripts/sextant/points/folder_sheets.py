@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sextant.base import sheets
 from sextant.base.errors import InputError
+from sextant.base.whole_files import settle
 from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import Price
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
@@ -176,6 +177,7 @@ class Description(DescriptionFile):
 
 def read_points(path: Path) -> pd.DataFrame:
     """Return the typed table of points by line; InputError: a wrong column or value, too many."""
+    settle(path.parent)
     with path.open("rb") as file:
         lines = (line for line in file if line.strip() and not line.startswith(b"#"))
         if sum(1 for _ in islice(lines, MOST_POINTS + 2)) > MOST_POINTS + 1:

@@ -13,13 +13,14 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.base.whole_files import settle
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import SHIPPED as LLMS
 from sextant.facts.slo import ALIKE, MAX_FAILED
-from sextant.pages.words import percent
+from sextant.pages.words import percent, plural
 from sextant.points.export import write_published
-from sextant.points.folder_sheets import Description
-from sextant.points.frame import COLUMNS, LENGTHS, LOAD
+from sextant.points.folder_sheets import Description, read_points
+from sextant.points.frame import COLUMNS, IDENTIFIERS, LENGTHS, LOAD
 from sextant.points.tool_aiperf import read_aiperf
 from sextant.points.tool_files import looks_like, read_results
 from sextant.points.tool_genai_bench import read_genai_bench
@@ -109,7 +110,7 @@ def import_load_tool(
     points["gpu_profile_id"] = served.gpu_profile_id
     points, statistic = _without_lonely(points)
     about = _description(tool, points, served, statistic)
-    notes = [*_left_out_notes(left_out), *_point_notes(points)]
+    notes = [*_left_out_notes(left_out), *_point_notes(points), *_replaced_notes(out, points)]
     return write_published(out, about, points, configs, len(results), notes)
 
 
@@ -210,6 +211,30 @@ def _has_several_lengths(points: pd.DataFrame) -> bool:
     """Return whether the requests of some points are much longer than those of others."""
     lengths = points[LENGTHS].astype(float)
     return bool((lengths.max() > ALIKE * lengths.min()).any())
+
+
+def _replaced_notes(out: Path, points: pd.DataFrame) -> list[str]:
+    """Return how many points of other files are replaced in a folder that was imported before.
+
+    Raises InputError: points of other LLMs or GPU profiles are there, which would be lost.
+    """
+    settle(out)
+    if not (out / "points.csv").is_file():
+        return []
+    earlier = read_points(out / "points.csv").reindex(columns=[*IDENTIFIERS, "run_id"])
+    llm_ids = points["model"].str.replace("/", "__", regex=False)
+    is_other = ~earlier["gpu_profile_id"].isin(points["gpu_profile_id"])
+    is_other |= ~earlier["llm_id"].isin(llm_ids)
+    if is_other.any():
+        first = earlier[is_other].iloc[0]
+        problem = (
+            f"{plural(int(is_other.sum()), 'point')} would be lost, the first of "
+            f"{first['llm_id']} on {first['gpu_profile_id']}"
+        )
+        fix = "give another folder; questions take several (--source FOLDER --source FOLDER)"
+        raise InputError(problem, file=out, field="--out", fix=fix)
+    n_replaced = int((~earlier["run_id"].isin(points["run_id"])).sum())
+    return [f"{plural(n_replaced, 'earlier point')} of other files replaced"] if n_replaced else []
 
 
 def _left_out_notes(reasons: Sequence[str | None]) -> list[str]:

@@ -11,6 +11,7 @@ from sextant.base import files as base_files
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_object
 from sextant.base.resources import resource
+from sextant.base.whole_files import atomic_path
 from sextant.facts.gpu import GPUProfile, profile_row
 from sextant.facts.llm import LLM
 
@@ -124,7 +125,7 @@ def build_store(
     """Build the database of rows and Parquet files by table; InputError: a key twice."""
     import duckdb
 
-    with base_files.atomic_path(path) as temporary, connect(temporary) as database:
+    with atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
         for table, table_rows in rows.items():
             _insert_rows(database, table, table_rows)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, provenance, write_json
+from sextant.base.files import provenance, write_json
+from sextant.base.whole_files import atomic_files
 from sextant.trace import date_times
 from sextant.trace import trace_format as formats
 from sextant.trace.formula import conditions
@@ -130,8 +131,7 @@ def ingest_trace(
     if form.block_tokens is not None:
         facts["block_tokens"] = form.block_tokens
 
-    with ExitStack() as stack:
-        trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
+    with atomic_files(paths) as (trace, rejected, summary), ExitStack() as stack:
         output = Output(trace, rejected, form)
         stack.callback(output.close)
 

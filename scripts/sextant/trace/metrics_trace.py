@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
-from sextant.base.files import PROVENANCE_KEY, atomic_path, provenance, write_json
+from sextant.base.files import PROVENANCE_KEY, provenance, write_json
+from sextant.base.whole_files import atomic_files
 from sextant.pages.words import duration_words, number, percent, plural
 from sextant.trace.histogram import Histogram, draw_values
 from sextant.trace.metric_samples import MetricText, Readings, parse_readings
@@ -72,11 +73,6 @@ def ingest_metrics(
     readings = parse_readings(texts, interval_s)
     trace = draw_trace(readings, seed)
     origin = provenance(inputs, trace_format=PROMETHEUS, seed=seed, **trace.facts)
-    trace_out, rejected_out, report_out = outputs
-    with atomic_path(trace_out) as path:
-        _write(path, trace.table, origin)
-    with atomic_path(rejected_out) as path:
-        _write(path, REJECTED.empty_table(), origin)
     n_accepted = trace.table.num_rows
     report = {
         "n_read": n_accepted,
@@ -94,7 +90,10 @@ def ingest_metrics(
         "notes": trace.notes,
         "provenance": origin,
     }
-    write_json(report_out, report)
+    with atomic_files(outputs) as (trace_out, rejected_out, report_out):
+        _write(trace_out, trace.table, origin)
+        _write(rejected_out, REJECTED.empty_table(), origin)
+        write_json(report_out, report)
     return report
 
 

@@ -23,7 +23,8 @@ import pandas as pd
 import pyarrow as pa
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, write_parquet
+from sextant.base.files import write_parquet
+from sextant.base.whole_files import atomic_path
 from sextant.trace.choice import OPTIONS
 from sextant.trace.trace_format import MAX_INT32, TRACE_COLUMNS
 from sextant.workload import generators, published, trace_arrivals

@@ -18,6 +18,7 @@ import numpy as np
 from sextant.base import files
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_parquet
+from sextant.base.whole_files import atomic_path, settle
 from sextant.workload import generators
 from sextant.workload.requests import Turns
 
@@ -248,7 +249,7 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
     schema = pa.schema([("arrival_s", pa.float64())], metadata)
     options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
     options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
-    with files.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         pq.write_table(pa.table([times], schema=schema), temporary, **options)
 
     return path
@@ -278,6 +279,7 @@ def read_stored(path: str | Path) -> dict[str, Any]:
     """Return what `arrivals.json` holds; InputError: no such file, or a malformed field."""
     path = Path(path)
     path = path / "arrivals.json" if path.is_dir() else path
+    settle(path.parent)
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
 

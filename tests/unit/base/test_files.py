@@ -9,7 +9,8 @@ import pytest
 
 import sextant
 from sextant.base import files
-from sextant.base.files import atomic_folder, atomic_path, git_commit, write_json
+from sextant.base.files import git_commit, write_json
+from sextant.base.whole_files import atomic_folder, atomic_path
 
 TABLE = pa.table({"x": [1, 2, 3]})
 
@@ -36,7 +37,7 @@ def test_files_that_belong_together_are_replaced_together(tmp_path, error):
 
 HANG = """
 import sys, time
-from sextant.base.files import atomic_path
+from sextant.base.whole_files import atomic_path
 from sextant.cli import app
 
 def hang(*_, **__):

@@ -13,7 +13,7 @@ from support import PATIENCE_S, wait_for
 
 JOB = """
 import sys, time
-from sextant.base.files import atomic_path
+from sextant.base.whole_files import atomic_path
 from sextant.base.job_log import job_log
 with job_log(sys.argv[1]):
     with atomic_path(sys.argv[2]) as path:

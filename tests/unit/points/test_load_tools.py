@@ -247,3 +247,18 @@ def test_what_the_command_needs(tmp_path):
     ):
         done = CliRunner().invoke(app, [*command, *more])
         assert isinstance(done.exception, InputError) and said in str(done.exception)
+
+
+def test_an_import_over_an_earlier_one_loses_no_points(tmp_path):
+    out = tmp_path / "out"
+    imported("vllm-bench", tmp_path, VLLM)
+    again, _ = imported("vllm-bench", tmp_path, VLLM)
+    assert "replaced" not in again
+    (tmp_path / "later.json").write_text(json.dumps(VLLM | {"max_concurrency": 8}))
+    said = import_load_tool("vllm-bench", [tmp_path / "later.json"], out, SERVED)
+    assert "1 earlier point of other files replaced" in said
+    other = MeasuredSetup("2xH100-80GB", LLM, "vllm", "0.32.0")
+    before = (out / "points.csv").read_bytes()
+    with pytest.raises(InputError, match=r"1 point would be lost.*on 1xH100-80GB.*another folder"):
+        imported("vllm-bench", tmp_path, VLLM, served=other)
+    assert (out / "points.csv").read_bytes() == before

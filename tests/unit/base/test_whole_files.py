@@ -1,0 +1,146 @@
+"""Results are replaced whole, whenever a command is ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command import sextant
+from sextant.base.errors import InputError
+from sextant.base.files import sha256_file
+from sextant.base.whole_files import MOVING, atomic_folder, atomic_path, settle
+from support import ROOT
+
+TESTS = Path(__file__).parents[2]
+NAMES = ("a.json", "b.html", "c.parquet", "d/e.txt")
+WRITE = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from killed_while_moving import end_at_rename
+from sextant.base.whole_files import atomic_folder
+end_at_rename({number}, {kind})
+try:
+    with atomic_folder({folder!r}, last="a.json") as new:
+        for name in {names!r}:
+            (new / name).parent.mkdir(exist_ok=True)
+            (new / name).write_text("after")
+    print("whole")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {name: (folder / name).read_text() for name in NAMES}
+
+
+def write(folder: Path, number: int = 0, kind: int = signal.SIGKILL) -> str:
+    script = WRITE.format(
+        tests=str(TESTS), number=number, kind=int(kind), folder=str(folder), names=NAMES
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def old(tmp_path):
+    (tmp_path / "d").mkdir()
+    for name in NAMES:
+        (tmp_path / name).write_text("before")
+    (tmp_path / "other.txt").write_text("stays")
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_after_a_kill_at_any_rename_a_reader_finds_one_set(old, number):
+    assert write(old, number) == ""
+    settle(old)
+    assert texts(old) == dict.fromkeys(NAMES, "before" if number == 1 else "after")
+    assert (old / "other.txt").read_text() == "stays" and not (old / MOVING).exists()
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_signal_waits_until_all_files_are_moved(old, number):
+    assert write(old, number, signal.SIGINT) == "interrupted\n"
+    assert not (old / MOVING).exists() and texts(old) == dict.fromkeys(NAMES, "after")
+
+
+def test_the_next_writer_moves_what_was_left_and_sweeps(old):
+    assert write(old, 2) == "" and (old / MOVING).is_dir()
+    with atomic_folder(old, last="b.html") as new:
+        (new / "b.html").write_text("newer")
+    assert texts(old) == dict.fromkeys(NAMES, "after") | {"b.html": "newer"}
+    assert write(old, 1) == ""
+    assert any(path.name.endswith(".partial") for path in old.iterdir())
+    with atomic_path(old / "other.txt") as path:
+        path.write_text("newer")
+    assert {path.name for path in old.iterdir()} == {"a.json", "b.html", "c.parquet", "d",
+                                                     "other.txt"}  # fmt: skip
+
+
+def test_one_writer_at_a_time(old, monkeypatch):
+    """A writer that is stopped while it moves files keeps others from the folder."""
+    monkeypatch.setattr("sextant.base.whole_files._PATIENCE_S", 0.2)
+    script = WRITE.format(
+        tests=str(TESTS), number=3, kind=int(signal.SIGSTOP), folder=str(old), names=NAMES
+    )
+    first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        os.waitpid(first.pid, os.WUNTRACED)
+        with pytest.raises(InputError, match="another command is about to write here"), \
+                atomic_folder(old, last="b.html") as new:  # fmt: skip
+            (new / "b.html").write_text("newer")
+        with pytest.raises(InputError, match="another command is about to write here"):
+            settle(old)
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    assert first.communicate()[0] == "whole\n"
+    assert texts(old) == dict.fromkeys(NAMES, "after")
+
+
+def assert_one_set(kind: int, folder: Path, command: list, reading: list, found: Path) -> None:
+    """Assert that a command that is ended at any rename leaves the earlier set or its own."""
+    run = [sys.executable, TESTS / "killed_while_moving.py", str(int(kind)), folder]
+    commands = [json.dumps([str(part) for part in parts]) for parts in (command, reading)]
+    done = subprocess.run([*run, *commands, found], capture_output=True, text=True, cwd=ROOT)
+    texts, names = json.loads(done.stdout)
+    before, *runs, after = texts
+    assert before != after and set(runs) == {before, after}, done.stderr
+    assert not [name for name in names if name.startswith(".")]
+
+
+def trace(path: Path, n: int, tokens: int) -> Path:
+    lines = [f"{i * 0.5},{tokens + i % 7},{tokens // 2 + i % 5}" for i in range(n)]
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_a_fit_that_is_ended_at_any_rename_leaves_one_workload(tmp_path, kind):
+    for name, tokens in (("one", 20), ("two", 2000)):
+        source = trace(tmp_path / f"{name}.csv", 60, tokens)
+        sextant("ingest", source, "--format", "sextant", "--out", tmp_path / f"{name}.parquet")
+    out = tmp_path / "workload"
+    sextant("fit", tmp_path / "one.parquet", "--out", out)
+    fit = ["fit", str(tmp_path / "two.parquet"), "--out", str(out)]
+    found = tmp_path / "found.csv"
+    sample = ["sample", "--workload", str(out), "-n", "20", "--seed", "1", "--out", str(found)]
+    assert_one_set(kind, out, fit, sample, found)
+
+
+def test_an_ingest_that_is_killed_leaves_one_set(tmp_path):
+    for name, tokens in (("one", 20), ("two", 2000)):
+        trace(tmp_path / f"{name}.csv", 60, tokens)
+    out = tmp_path / "traces"
+    to = ["--format", "sextant", "--out", f"{out}/i.parquet"]
+    ingest = ["ingest", str(tmp_path / "two.csv"), *to]
+    sextant(*ingest[:1], tmp_path / "one.csv", *ingest[2:])
+    found = tmp_path / "found.csv"
+    read = ["sample", "--workload", f"{out}/i.parquet", "--sampler", "raw", "-n", "20"]
+    assert_one_set(signal.SIGKILL, out, ingest, [*read, "--request-rate", 2, "--out", found], found)
+    report = json.loads((out / "i.report.json").read_text())
+    assert report["provenance"]["inputs_sha256"]["source"] == sha256_file(tmp_path / "two.csv")
