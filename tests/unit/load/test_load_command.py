@@ -262,7 +262,7 @@ def test_a_signal_while_results_are_written_loses_nothing(tmp_path):
 
 
 FULL_RESULTS = """
-import errno, sextant.base.files as files
+import errno, sextant.base.whole_files as files
 real = files._sync
 def full(path):
     if path.name.endswith(".html"):
