@@ -11,6 +11,9 @@ from sextant.ask.api_prices import ApiComparison
 from sextant.ask.serving import Serving
 from sextant.ask.source import Source
 from sextant.ask.start_up import StartUp
+from sextant.base.errors import InputError
+from sextant.deploy.deployment import Deployment, Scaling, deployment_facts, deployment_of
+from sextant.deploy.settings import ReplicaSettings
 from sextant.facts.gpu import (
     GPUProfile,
     PriceOrigin,
@@ -57,8 +60,8 @@ class Answer:
     """What to know before the answer is used: assumptions, estimates, limits of the evidence."""
     serving: Serving | None = None
     """Lengths, engine and precision that were asked about; None: as measured."""
-    start_up_on: Callable[[GPUProfile], StartUp] | None = None
-    """Returns how a replica starts on a GPU profile; None: not known."""
+    settings_on: Callable[[GPUProfile], ReplicaSettings] | None = None
+    """Returns what is assumed of a replica on a GPU profile; None: not known."""
     api: ApiComparison | None = None
     """Own GPUs beside an API's prices; None: not asked for, or not known."""
     variations: Sequence[Variation] = ()
@@ -78,11 +81,47 @@ class Answer:
         )
 
     @cached_property
+    def settings(self) -> ReplicaSettings | None:
+        """What is assumed of a replica of the recommended option; None: there is none."""
+        if self.chosen_profile is None or self.settings_on is None:
+            return None
+        return self.settings_on(self.chosen_profile)
+
+    @property
     def start_up(self) -> StartUp | None:
         """How a replica of the recommended option starts; None: there is none."""
-        if self.chosen_profile is None or self.start_up_on is None:
-            return None
-        return self.start_up_on(self.chosen_profile)
+        return None if self.settings is None else self.settings.start_up
+
+    @property
+    def do_pools_pay(self) -> bool:
+        """Whether prefill and decode apart were asked about, and are better."""
+        return False
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The policy that adds and removes replicas; None: they stay."""
+        return None
+
+    def deployments(self) -> list[Deployment]:
+        """Return what starts the recommended option; nothing where nothing is recommended.
+
+        Raises:
+            InputError: no command or container of the engine is known for the GPUs, or prefill and
+                decode apart are the better answer.
+        """
+        if self.do_pools_pay:
+            problem = "prefill and decode apart are the better answer: no files are written of it"
+            fix = "leave it out for replicas that do both"
+            raise InputError(problem, field="--disaggregated", fix=fix)
+        if self.settings is None or self.chosen.replicas is None:
+            return []
+        return [deployment_of(self.settings, self.chosen.replicas, self.scaling)]
+
+    @property
+    def serving_facts(self) -> dict[str, Any] | None:
+        """How the LLM is served, and what starts that; None: neither is known."""
+        stated = self.serving.facts() if self.serving else {}
+        return {**stated, **deployment_facts(self.deployments)} or None
 
     @cached_property
     def price_origins(self) -> list[PriceOrigin]:
@@ -121,7 +160,7 @@ class Answer:
             "basis": self.basis,
             "risk": self.risk,
             "slo": slo,
-            "serving": self.serving and self.serving.facts(),
+            "serving": self.serving_facts,
             "alternatives": [alternative.to_dict() for alternative in self.alternatives],
             "headroom": headroom,
             "evidence": [*evidence],

@@ -203,6 +203,14 @@ def _cheapest_pair(
     return best
 
 
+def pools_pay(pools: PoolsOption | None, chosen: Option) -> bool:
+    """Return whether prefill and decode apart are cheaper, or as cheap and likelier."""
+    if pools is None or chosen.usd_per_hour is None:
+        return False
+    apart = (pools.usd_per_hour, -shown_chance(pools.probability_met or 1))
+    return apart < (chosen.usd_per_hour, -shown_chance(chosen.probability_met or 1))
+
+
 def pools_note(pools: PoolsOption | None, chosen: Option) -> str:
     """Return whether prefill and decode apart pay, in a sentence."""
     if pools is None:
@@ -218,10 +226,6 @@ def pools_note(pools: PoolsOption | None, chosen: Option) -> str:
     text += "" if apart is None else f", probability {chance(apart)}"
     if usd is None:
         return f"{text}, where no replicas that do both are likely enough."
-    is_better = (pools.usd_per_hour, -shown_chance(apart or 1)) < (
-        usd,
-        -shown_chance(together or 1),
-    )
     likely = "" if together is None else f", {chance(together)}"
-    pays = "pays" if is_better else "does not pay"
+    pays = "pays" if pools_pay(pools, chosen) else "does not pay"
     return f"{text}; replicas that do both {usd:.2f}{likely}: that {pays}."

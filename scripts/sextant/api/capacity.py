@@ -161,6 +161,7 @@ def answer_traffic(
         document=lambda _: capacity_document(answer, provenance()),
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
+        deployments=answer.deployments,
     )
 
 

@@ -67,4 +67,5 @@ def fleet(*, options: FleetOptions) -> ShownAnswer:
         document=lambda _: fleet_document(answer, provenance()),
         rows=facts["plan"]["served"],
         has_solution=answer.is_everyone_served,
+        deployments=answer.deployments,
     )

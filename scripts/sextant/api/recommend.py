@@ -109,6 +109,7 @@ def recommend(
         document=lambda is_page: recommendation_document(answer, has_widget=is_page),
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
+        deployments=answer.deployments,
     )
 
 

@@ -96,6 +96,7 @@ def rightsize(
         document=lambda _: rightsizing_document(answer, provenance()),
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
+        deployments=answer.deployments,
     )
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sextant.answer.budget import BudgetAnswer
+    from sextant.deploy.deployment import Deployment
+    from sextant.deploy.targets import Target
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -33,6 +35,8 @@ class ShownAnswer:
     rows: Sequence[Mapping[str, Any]]
     """One per option, GPU profile, demand or cell."""
     has_solution: bool = True
+    deployments: Callable[[], Sequence["Deployment"]] = field(default=lambda: ())
+    """Returns what starts the answer; nothing where nothing is recommended, or nothing serves."""
     files: TemporaryDirectory[str] | None = field(default=None)
     """Holds what was passed as a frame or a dictionary; it is removed with the answer."""
 
@@ -53,6 +57,24 @@ class ShownAnswer:
         from sextant.pages.page import as_page
 
         return as_page(self.document(True))
+
+    def deployment(self, target: "Target") -> dict[str, str]:
+        """Return the files that start the answer, by name: what `--deploy` writes.
+
+        Parameters
+        ----------
+        target
+            `vllm`, `sglang` or `trtllm` for the command alone; `compose`, `kubernetes`,
+            `production-stack` or `kserve`.
+
+        Raises
+        ------
+        InputError
+            The platform is unknown or cannot do what is needed, or nothing is recommended.
+        """
+        from sextant.deploy.files import deployment_files
+
+        return deployment_files(self.deployments(), target)
 
     def with_files(self, files: TemporaryDirectory[str] | None) -> "ShownAnswer":
         """Return the answer that keeps these files."""
@@ -109,6 +131,7 @@ def shown_budget(answer: "BudgetAnswer") -> ShownAnswer:
         document=lambda _: budget_document(answer),
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
+        deployments=answer.deployments,
     )
 
 

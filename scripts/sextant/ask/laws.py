@@ -15,7 +15,7 @@ from sextant.ask.probe import RATE
 from sextant.ask.question import Question
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
-from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
+from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_sheet
 from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
 from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop, open_loop
 from sextant.law.roofline import Roofline
@@ -29,6 +29,13 @@ _BATCH = 32
 """Requests that share a step where laws are compared."""
 
 
+class StepLimits(NamedTuple):
+    """The most that a step of one copy of attention takes."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of the scheduler, under vLLM's names, and how long a client waits."""
@@ -39,6 +46,16 @@ class Settings:
     """The engine's default if None."""
     timeout_s: float = float("inf")
     has_prefix_caching: bool = True
+
+    def step_limits(self, sheet: EngineScheduler) -> StepLimits:
+        """Return the limits of a step: those that are stated, else the engine's."""
+        tokens = self.max_num_batched_tokens
+        # A step has room for its sequences: vLLM lowers its own default to the stated tokens.
+        most = sheet.max_num_seqs if tokens is None else min(sheet.max_num_seqs, tokens)
+        return StepLimits(
+            most if self.max_num_seqs is None else self.max_num_seqs,
+            sheet.max_num_batched_tokens if tokens is None else tokens,
+        )
 
     def scheduler(
         self,
@@ -60,12 +77,9 @@ class Settings:
             copies: of attention; each takes its own sequences.
         """
         sheet = scheduler_sheet(engine, engine_version or "", devices)
-        tokens = self.max_num_batched_tokens
-        # A step has room for its sequences: vLLM lowers its own default to the stated tokens.
-        most = sheet.max_num_seqs if tokens is None else min(sheet.max_num_seqs, tokens)
-        sequences = most if self.max_num_seqs is None else self.max_num_seqs
-        sequences *= int(copies)
-        step_tokens = sheet.max_num_batched_tokens if tokens is None else tokens
+        limits = self.step_limits(sheet)
+        sequences = limits.max_num_seqs * int(copies)
+        step_tokens = limits.max_num_batched_tokens
         scheduler = Scheduler(
             kv_tokens,
             sequences,

@@ -370,9 +370,21 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return document or {}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes a value that occurs twice twice: other readers refuse aliases, as ours does."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def as_yaml(*documents: Mapping[str, Any]) -> str:
+    """Return keys and values in the order given, one YAML document each."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     """Write keys and values in the order given; the file appears whole or not at all."""
-    write_text(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
+    write_text(path, as_yaml(content))
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sextant.answer.answer import Answer
 from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
-from sextant.answer.pools import PoolsOption
+from sextant.answer.pools import PoolsOption, pools_pay
 from sextant.capacity.policies import ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
@@ -445,6 +445,11 @@ class CapacityAnswer(Answer):
     """Whether prefill and decode on separate replicas are asked about."""
     pools: PoolsOption | None
     """The cheapest two pools; None: they are not asked about, or none are likely enough."""
+
+    @property
+    def do_pools_pay(self) -> bool:
+        """Whether prefill and decode apart were asked about, and are better."""
+        return pools_pay(self.pools, self.chosen)
 
     @property
     def best(self) -> CapacityOutcome:

@@ -32,6 +32,7 @@ from sextant.capacity.schedule import find_schedule, with_drafts
 from sextant.decide.latency_surface import LatencySurface
 from sextant.decide.replica_sizing import Days, Sizing, borne_of, replica_loads, size_profiles
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
+from sextant.deploy.settings import ReplicaSettings, settings_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.startup import Startup
 from sextant.pages.words import percent, plural
@@ -76,6 +77,11 @@ class _Sized:
     def startup(self) -> Startup:
         """How long a replica of the LLM takes to start."""
         return self.capacity_question.terms.startup(self.laws.case.llm)
+
+    def settings_on(self, gpu_profile: GPUProfile) -> ReplicaSettings:
+        """Return what is assumed of a replica on a GPU profile."""
+        settings = self.capacity_question.settings
+        return settings_of(self.laws.case, gpu_profile, settings, self.startup)
 
     def ranked_outcomes(self) -> list[CapacityOutcome]:
         """Return one outcome per GPU profile: the cheaper, the likelier, fewer devices first."""
@@ -395,7 +401,7 @@ def answer_budget(
         risk=capacity_question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=sized.settings_on,
         warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
     )
@@ -436,7 +442,7 @@ def _answer(
         risk=capacity_question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=sized.settings_on,
         warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
         findings=findings,

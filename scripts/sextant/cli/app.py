@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 import sextant
 from sextant.api.groups import Database
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.printing import only_text, print_document, printing, say
+from sextant.cli.printing import deploying, only_text, print_document, printing, say
 
 _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "ingest": only_text,
@@ -23,16 +23,16 @@ _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "fit": only_text,
     "sample": "workload",
     "trace-report": "workload",
-    "capacity": printing,
+    "capacity": deploying,
     "simulate": printing,
-    "recommend": printing,
-    "rightsize": printing,
+    "recommend": deploying,
+    "rightsize": deploying,
     "explain": "answer",
     "evaluate": "answer",
     "characterizations": "answer",
     "import-characterization": "answer",
     "export-characterization": "answer",
-    "fleet": printing,
+    "fleet": deploying,
     "doctor": "cluster",
     "plan": printing,
     "measure": "cluster",

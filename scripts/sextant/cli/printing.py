@@ -11,12 +11,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sextant.api.groups import OptionField, arguments_of, group_of, options_of
+from sextant.api.shown import ShownAnswer
 from sextant.base.errors import InputError, printable
+from sextant.base.files import write_text
+from sextant.base.whole_files import atomic_folder
+from sextant.deploy.targets import Target
 from sextant.pages.blocks import Document, as_json, as_text
 
 _WIDTH = 100
 """Letters in a line of prose, where the terminal has room for them."""
 _STATUS_WITHOUT_SOLUTION = 3
+_ANSWER_PAGE = "answer.html"
+_ANSWER_JSON = "answer.json"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -56,9 +62,57 @@ class PrintOptions:
             fix = "leave it out, and redirect the output to a file"
             raise InputError("JSON is printed", field="--out", fix=fix)
 
-    def print(self, document: Document) -> None:
-        """Print a document, or write its page."""
-        print_document(document, self.printed, self.out)
+    def print(self, answer: ShownAnswer) -> None:
+        """Print an answer, or write its page."""
+        print_document(answer.document(self.out is not None), self.printed, self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployPrintOptions(PrintOptions):
+    """How an answer is given that may be deployed. Raises InputError for files without a folder."""
+
+    out: Annotated[Path | None, typer.Option()] = None
+    """File to write the answer to as a page; with --deploy, the folder of its files, the answer's
+    page and its JSON."""
+    deploy: Target | None = None
+    """Write what starts the answer: the command of an engine alone, or the files of a platform."""
+
+    def __post_init__(self) -> None:
+        if self.deploy is None:
+            super().__post_init__()
+            if self.out is not None and self.out.is_dir():
+                fix = "name a file, or give --deploy for what starts the answer"
+                raise InputError("is a folder", file=self.out, field="--out", fix=fix)
+            return
+        if self.out is None:
+            fix = "give --out FOLDER"
+            raise InputError("its files need a folder", field="--deploy", fix=fix)
+        if self.printed != "text":
+            fix = "leave it out: the folder has the answer's page and its JSON"
+            raise InputError("files are written", field="--format", fix=fix)
+        if self.out.exists() and not self.out.is_dir():
+            raise InputError("is a file", file=self.out, field="--out", fix="name a folder")
+
+    def print(self, answer: ShownAnswer) -> None:
+        """Print an answer; or write its page, or what starts it."""
+        if self.deploy is None or self.out is None or not answer.deployments():
+            PrintOptions.print(self if self.deploy is None else PrintOptions(), answer)
+            return
+        from sextant.pages.page import write_page
+
+        files = answer.deployment(self.deploy)
+        document = answer.document(True)
+        with atomic_folder(self.out, last=_ANSWER_JSON) as folder:
+            for name, text in files.items():
+                write_text(folder / name, text)
+            text = as_text(answer.document(False))
+            with_text = replace(document, data={**document.data, "text": text})
+            write_page(with_text, folder / _ANSWER_PAGE, folder / _ANSWER_JSON)
+        say(f"{self.out}: {text.splitlines()[0]}")
+        for name in files:
+            say(f"  {name}")
+        for note in dict.fromkeys(note for of in answer.deployments() for note in of.notes):
+            say(note)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,17 +129,35 @@ def printing(answering: Callable[..., Any]) -> Callable[..., None]:
 
     Its status is 3 where nothing meets what is asked for.
     """
-    function = inspect.unwrap(answering)
-
-    def call(**values: Any) -> None:
-        shown = group_of(PrintOptions, values)
-        answer = function(**arguments_of(function, values))
-        shown.print(answer.document(shown.out is not None))
-        if not answer.has_solution:
-            raise typer.Exit(_STATUS_WITHOUT_SOLUTION)
 
     def with_print_options(*, shown: PrintOptions) -> None:
         """Have the options of `PrintOptions` alone."""
+
+    return _printing(answering, PrintOptions, with_print_options)
+
+
+def deploying(answering: Callable[..., Any]) -> Callable[..., None]:
+    """Return the command that prints the answers of a function, or writes what starts them."""
+
+    def with_print_options(*, shown: DeployPrintOptions) -> None:
+        """Have the options of `DeployPrintOptions` alone."""
+
+    return _printing(answering, DeployPrintOptions, with_print_options)
+
+
+def _printing(
+    answering: Callable[..., Any],
+    group: type[PrintOptions],
+    with_print_options: Callable[..., None],
+) -> Callable[..., None]:
+    function = inspect.unwrap(answering)
+
+    def call(**values: Any) -> None:
+        shown = group_of(group, values)
+        answer = function(**arguments_of(function, values))
+        shown.print(answer)
+        if not answer.has_solution:
+            raise typer.Exit(_STATUS_WITHOUT_SOLUTION)
 
     return _command(call, function, [*options_of(function), *options_of(with_print_options)])
 

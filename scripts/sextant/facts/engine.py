@@ -135,6 +135,20 @@ def _section(engine: str, name: str, version: str, devices: Devices) -> dict[str
     return values
 
 
+class EngineContainers(NamedTuple):
+    """The containers that an engine's makers publish."""
+
+    images: Mapping[str, str]  # by what they run on: `nvidia`, `amd`, `cpu`
+    tag: str  # of a release, with {version}
+    as_of: str  # release that counts where none is stated, or one that has no container
+
+
+def containers_of(engine: str) -> EngineContainers | None:
+    """Return an engine's containers; None: it has none that still serve."""
+    sheet = _sheet(engine).get("container") if is_known_engine(engine) else None
+    return None if sheet is None else EngineContainers(**sheet)
+
+
 def long_context_option(engine: str) -> str | None:
     """Return the option of the longest request; None: the engine starts whatever it holds."""
     return _sheet(engine).get("long_context_option")
@@ -154,6 +168,12 @@ def version_numbers(version: str) -> list[int]:
 def _sheet(engine: str) -> dict[str, Any]:
     name = engine if is_known_engine(engine) else DEFAULT_ENGINE
     return dict(read_yaml(_FOLDER / f"{name}.yaml"))
+
+
+def memory_share(engine: str, version: str, devices: Devices) -> float:
+    """Return the share of the memory that a version of an engine takes by default."""
+    sheet = memory_sheet(engine, version, devices)
+    return _share(sheet, scheduler_sheet(engine, version, devices), devices)
 
 
 class ServerOptions(NamedTuple):

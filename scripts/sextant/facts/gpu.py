@@ -171,7 +171,7 @@ def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
     return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})
 
 
-_MIG_NAME = "-MIG-"
+MIG_NAME = "-MIG-"
 _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000")
 
 
@@ -199,7 +199,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
     parts = {name: value * compute for name in rates if (value := getattr(gpu, name)) is not None}
     return replace(
         gpu,
-        gpu_id=f"{gpu.gpu_id}{_MIG_NAME}{profile}",
+        gpu_id=f"{gpu.gpu_id}{MIG_NAME}{profile}",
         memory_gib=gpu.memory_gib * part,
         reserved_gib=gpu.reserved_gib * part,
         memory_bandwidth_gb_s=gpu.memory_bandwidth_gb_s * part,
@@ -210,7 +210,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
 
 def is_slice(gpu_id: str) -> bool:
     """Return whether an id is that of a slice."""
-    return _MIG_NAME in gpu_id
+    return MIG_NAME in gpu_id
 
 
 PRICES = resource("prices")

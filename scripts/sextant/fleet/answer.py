@@ -1,11 +1,13 @@
 """The answer of `sextant fleet`: a plan, and what would change it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
-from sextant.decide.fleet import FleetPlan
+from sextant.decide.fleet import FleetPlan, ServedDemand
+from sextant.deploy.deployment import Deployment, deployment_facts, deployment_of
+from sextant.deploy.settings import ReplicaSettings
 from sextant.facts.gpu import PriceOrigin, price_origins
 
 
@@ -64,8 +66,8 @@ class FleetAnswer:
     conflict: tuple[str, ...]
     """Demands that cannot all be served together; without any one of them the others can."""
     warnings: tuple[str, ...] = ()
-    memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By served demand: the memory of a GPU, and the longest request to start with (`StartUp`)."""
+    settings: Mapping[str, ReplicaSettings] = field(default_factory=dict)
+    """By served demand: what is assumed of a replica."""
 
     @cached_property
     def prices(self) -> Sequence[PriceOrigin]:
@@ -78,6 +80,33 @@ class FleetAnswer:
         """Whether every demand is served."""
         return not self.plan.unserved
 
+    def deployments(self) -> list[Deployment]:
+        """Return what starts the replicas of each served demand.
+
+        Raises:
+            InputError: no command or container of an engine is known for some GPUs.
+        """
+        return self._deployments(self.plan.served)
+
+    def _deployments(self, served_demands: Sequence[ServedDemand]) -> list[Deployment]:
+        deployments = []
+        for served in served_demands:
+            demand = served.demand
+            settings = self.settings[demand.demand_id]
+            deployment = deployment_of(settings, served.replicas)
+            deployments.append(replace(deployment, owner=demand.team, title=demand.demand_id))
+        return deployments
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON value: the fields, and `prices`."""
-        return asdict(self) | {"prices": [origin._asdict() for origin in self.prices]}
+        """Return the JSON value: the fields, and by served demand `memory` and `serving`."""
+        facts = asdict(replace(self, settings={}))
+        del facts["settings"]
+        served_by_id = {served.demand.demand_id: served for served in self.plan.served}
+        return facts | {
+            "memory": {name: of.start_up.facts() for name, of in self.settings.items()},
+            "serving": {
+                name: deployment_facts(partial(self._deployments, [served_by_id[name]]))
+                for name in self.settings
+            },
+            "prices": [origin._asdict() for origin in self.prices],
+        }

@@ -24,6 +24,7 @@ from sextant.base.job_log import Progress
 from sextant.decide.decision import sustained
 from sextant.decide.fleet import FleetDemand, FleetOption
 from sextant.decide.sizing import size_replicas
+from sextant.deploy.settings import settings_of
 from sextant.facts.gpu import GPUS, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.fleet.answer import FleetAnswer
@@ -102,7 +103,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
         time_limit_s=question.time_limit_s,
         warnings=fleet_options.warnings(),
     )
-    return fleet_options.with_memory(answer)
+    return fleet_options.with_settings(answer)
 
 
 @dataclass
@@ -149,17 +150,16 @@ class _FleetOptions:
         self.cases[demand.demand_id] = case
         self.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
 
-    def with_memory(self, answer: FleetAnswer) -> FleetAnswer:
+    def with_settings(self, answer: FleetAnswer) -> FleetAnswer:
         """Return the answer with how the replicas of each served demand start."""
         notes = []
-        memory = {}
+        settings = {}
         for served in answer.plan.served:
             demand_id = served.demand.demand_id
             case = self.cases[demand_id]
-            start_up = case.start_up(case.gpu_profiles[served.gpu_profile_id])
-            memory[demand_id] = start_up.facts()
-            notes += [f"{demand_id}: {note}" for note in start_up.notes()]
-        return replace(answer, memory=memory, warnings=(*answer.warnings, *notes))
+            settings[demand_id] = settings_of(case, case.gpu_profiles[served.gpu_profile_id])
+            notes += [f"{demand_id}: {note}" for note in settings[demand_id].start_up.notes()]
+        return replace(answer, settings=settings, warnings=(*answer.warnings, *notes))
 
     def sizer_of(self, case: Case) -> RateSizer | None:
         """Return what a rate is sized by, as in `recommend`; None: no law of a step is known."""

@@ -1,5 +1,7 @@
 """The largest request rate that a budget serves within the limits."""
 
+from functools import partial
+
 import numpy as np
 
 from sextant.answer.budget import Budget, BudgetAnswer, VariableLoad, spend_budget
@@ -9,6 +11,7 @@ from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
 from sextant.decide.decision import SAFE
+from sextant.deploy.settings import settings_of
 
 
 def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnswer:
@@ -49,7 +52,7 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=partial(settings_of, case),
         warnings=[
             *outside_warning(outside, case.source),
             *case.lengths_notes,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ from sextant.decide.measured_rates import (
     worst_first,
 )
 from sextant.decide.sizing import candidates, check_curves, ruled_out
+from sextant.deploy.settings import settings_of
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Widget
 from sextant.pages.words import per_second, percent, plural
@@ -301,7 +303,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=partial(settings_of, case),
         warnings=[
             *failure_notes(measured.points, slo),
             *case.notes,

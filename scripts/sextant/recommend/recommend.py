@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from sextant.answer.certainty import list_frontier, price_certainty
 from sextant.answer.drafting import DraftGain, drafting_notes
@@ -11,6 +12,7 @@ from sextant.answer.words import chance_words
 from sextant.ask.case import Case, read_case
 from sextant.ask.question import Question
 from sextant.ask.variation import Variant
+from sextant.deploy.settings import settings_of
 from sextant.law.energy import Energy as EnergyLaw
 from sextant.recommend.cost import (
     answer_energy,
@@ -112,7 +114,7 @@ def _answer(
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=partial(settings_of, case),
         warnings=[
             *decision.basis_notes(outside),
             *drafting_notes(question, gains),

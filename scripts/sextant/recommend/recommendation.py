@@ -11,7 +11,7 @@ from sextant.answer.answer import Answer
 from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
-from sextant.answer.pools import PoolsOption
+from sextant.answer.pools import PoolsOption, pools_pay
 from sextant.base.files import jsonable
 from sextant.decide.headroom import Headroom, NextBest, compare_options
 from sextant.decide.measured_rates import RateBounds
@@ -478,6 +478,11 @@ class PredictedRecommendation(Recommendation):
     contradictions: Sequence[Contradiction]
     """Measurements of the LLM far from the law."""
     findings: Findings
+
+    @property
+    def do_pools_pay(self) -> bool:
+        """Whether prefill and decode apart were asked about, and are better."""
+        return pools_pay(self.findings.pools, self.chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""

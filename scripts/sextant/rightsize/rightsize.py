@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sextant.decide.drawn_latencies import latencies_at
 from sextant.decide.latency_surface import BorneRates, MeanRequest, ReplicaLaws
 from sextant.decide.replica_sizing import Sizing, borne_of, size_profiles
 from sextant.decide.replicas import SimulatedReplica, simulated_replica
+from sextant.deploy.settings import settings_of
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.law.means import open_loop
 from sextant.predict.predictor import INTERVAL
@@ -195,7 +196,7 @@ def rightsize_deployment(asked: RightsizeQuestion) -> Rightsizing:
         risk=asked.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        start_up_on=case.start_up,
+        settings_on=partial(settings_of, case, settings=asked.settings),
         warnings=[
             *asked.notes,
             *reading_notes(asked, points),
