@@ -1,10 +1,10 @@
 # Needs: the store.
 # Makes: <results>/report/: a page that opens without a network, the answer as JSON, and figures/,
 #        the page's figures as SVG files:
-#          load_<SLO>_<LLM>: latencies over the load of a replica, a curve per GPU profile;
-#          so_scores_<SLO>: success against overspend, a mark per predictor;
-#          so_by_limits: S/O by latency limits (sheets of many SLOs);
-#          prediction_<SLO>_<predictor>: predicted against measured latencies per LLM.
+#          price_probability_<source>: price against the probability to meet each SLO;
+#          load_<SLO>_<LLM>_<metric>: a latency over the load of a replica, a curve per GPU profile;
+#          so_scores_<source>: success against overspend, a mark per predictor;
+#          prediction_<predictor>: predicted against measured latencies, a mark per LLM and load.
 #        With more than 6 SLOs only the sheet's first is shown in full.
 #        <results>/report/traces/{trace}: what a trace is like and how faithful the workloads are
 #        that were fitted to it, as a page and as JSON; needs the normalised trace only.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sextant.decide.decision import FAIR, SAFE
-from sextant.pages.blocks import Note
+from sextant.pages.blocks import Note, Tone
 from sextant.pages.words import shown_chance
 
 _FAR_DEARER = 10
@@ -91,3 +91,10 @@ def beaten_notes(options: Sequence[Priced], risk: float | None) -> list[Note]:
         f"for probability {wanted:.10g}, or for the highest that it reaches): {names}."
     )
     return [Note(text, "soft")] if names else []
+
+
+def chance_tone(probability: float) -> Tone:
+    """Return whether a probability is good, to be doubted, or too low."""
+    if probability >= SAFE:
+        return "good"
+    return "doubt" if probability >= FAIR else "bad"

@@ -163,7 +163,7 @@ def room_words(room: LimitRoom, slo: SLO) -> str:
     """Return the room to a limit: in percent of it, and in load."""
     share = room.headroom or 0.0
     more = room.load - slo.load
-    state = f"{percent(share)} of room" if share >= 0 else f"{percent(-share)} above it"
+    state = f"{percent(share)} below it" if share >= 0 else f"{percent(-share)} above it"
     least = "at least " if room.is_most_tried else "up to "
     beyond = ""
     if room.is_most_tried:

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from sextant.answer.certainty import price_sections
-from sextant.answer.option import beaten_notes, split_beaten
+from sextant.answer.option import beaten_notes, chance_tone, split_beaten
 from sextant.answer.variations import variations_sections
 from sextant.answer.words import (
     answer_source_line,
@@ -25,11 +25,23 @@ from sextant.capacity.answer import (
     WindowsSummary,
 )
 from sextant.capacity.policies import ScaledObject
-from sextant.capacity.timeline import timeline_figure
+from sextant.capacity.timeline import quiet_words, timeline_charts
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.decide.windows import Target
+from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS
-from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Beside,
+    Block,
+    Document,
+    Facts,
+    Headline,
+    KeyFigure,
+    KeyFigures,
+    Note,
+    Section,
+    Table,
+)
 from sextant.pages.words import (
     HOUR_S,
     chance,
@@ -72,6 +84,7 @@ def capacity_document(answer: CapacityAnswer, origin: Mapping[str, Any] | None =
     """Return an answer of `answer_capacity` for people (blocks) and programs (data)."""
     blocks: list[Block] = [
         Headline(capacity_headline(answer)),
+        capacity_figures(answer),
         *(Note(text, "warning") for text in answer.all_warnings),
         *variations_sections(answer.variations),
         *api_section(answer.api),
@@ -79,16 +92,45 @@ def capacity_document(answer: CapacityAnswer, origin: Mapping[str, Any] | None =
         Note(answer_source_line(answer)),
     ]
     title = f"{answer.llm_id}: capacity for {answer.requests.name}"
-    return Document(title, blocks, answer.to_dict(), asked_words(answer), origin)
+    kind = "Sextant: capacity"
+    return Document(title, blocks, answer.to_dict(), asked_words(answer), origin, kind)
+
+
+def capacity_figures(answer: CapacityAnswer) -> KeyFigures:
+    """Return price, probability, replicas with their interval, and use."""
+    option = answer.chosen
+    if not answer.has_option or option.usd_per_hour is None:
+        return KeyFigures([])
+    month = f"{number(float(HOURS_PER_MONTH * option.usd_per_hour))} USD a month"
+    figures = [KeyFigure("Price", f"{option.usd_per_hour:,.2f} USD/h", month)]
+    if option.probability_met is not None:
+        shown = chance(option.probability_met)
+        windows = windows_words(answer.target)
+        figures.append(
+            KeyFigure(
+                "Probability to meet the SLO", shown, windows, chance_tone(option.probability_met)
+            )
+        )
+    for outcome in answer.alternatives:
+        if outcome.gpu_profile_id == option.gpu_profile_id:
+            interval = ""
+            if outcome.replicas_lo is not None and outcome.replicas_hi is not None:
+                interval = f"90% interval {_span(outcome.replicas_lo, outcome.replicas_hi)}"
+            replicas = f"{number(option.replicas)} × {option.gpu_profile_id}"
+            figures.append(KeyFigure("Replicas", replicas, interval))
+    if answer.utilisation is not None:
+        figures.append(KeyFigure("Utilisation", percent(answer.utilisation), "in the mean"))
+    return KeyFigures(figures)
 
 
 def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     """Return the GPU profiles, and the results of the chosen replicas."""
     outcomes, beaten = split_beaten(answer.alternatives)
-    profiles: list[Block] = [
+    by_price = [
         *price_sections(answer.frontier, answer.chosen, answer.certainty),
         Section("GPU profiles", [_profile_table(outcomes), *beaten_notes(beaten, answer.risk)]),
     ]
+    profiles: list[Block] = [Beside(by_price)]
     if beaten:
         table = _profile_table(beaten)
         profiles.append(Section("GPU profiles that others beat", [table], is_detail=True))
@@ -99,7 +141,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     caption = (
         f"Traffic in buckets of {findings.timeline.bucket_s} s; latencies and failures "
         f"{windows_words(answer.target)}, simulated with the law of the draw that needs these "
-        "replicas."
+        f"replicas.{quiet_words(answer, findings)}"
     )
     law = "a draw that needs so many"
     if answer.chosen.probability_met is None:
@@ -117,7 +159,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     neighbours = Table(header, rows, {0, 3}, has_header_in_text=False)
     changes = Facts(_change_lines(answer, findings))
     return [
-        Section("Timeline", [Chart(lambda: timeline_figure(answer, findings), caption)]),
+        Section("Timeline", [*timeline_charts(answer, findings), Note(caption, "soft")]),
         *profiles,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
         Section(f"With {deployment_words(answer.chosen)}, by {law}", [neighbours, changes]),

@@ -9,15 +9,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from sextant.answer.option import chance_tone
 from sextant.answer.results import write_results
 from sextant.base.files import provenance
 from sextant.decide.fleet import FleetPlan, Placement
 from sextant.experiment.experiment import Experiment
-from sextant.facts.gpu import old_price_lines, origin_line
+from sextant.facts.gpu import HOURS_PER_MONTH, old_price_lines, origin_line
 from sextant.fleet.answer import ChangeWorth, FleetAnswer, Mend
 from sextant.fleet.fleet import FleetQuestion, answer_sheets
-from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table, as_text
-from sextant.pages.words import chance, joined, plural
+from sextant.pages.blocks import (
+    Beside,
+    Block,
+    Document,
+    Headline,
+    KeyFigure,
+    KeyFigures,
+    Note,
+    Section,
+    Table,
+    Tone,
+    as_text,
+)
+from sextant.pages.words import chance, joined, number, plural
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
@@ -34,6 +47,7 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
 
     blocks: list[Block] = [
         Headline(_headline(answer)),
+        _key_figures(answer),
         *(Note(warning, "warning") for warning in warnings),
         Section("Who runs where", [_served_table(plan)]),
     ]
@@ -51,7 +65,7 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
         for use in plan.pools
     ]
     priced = Note(origin_line(answer.prices))
-    blocks.append(Section("Pools", [Table(_POOL_HEADER, pools), priced]))
+    pool_section = Section("Pools", [Table(_POOL_HEADER, pools), priced])
 
     teams = [
         (
@@ -62,7 +76,7 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
         )
         for use in plan.teams()
     ]
-    blocks.append(Section("Teams", [Table(_TEAM_HEADER, teams)]))
+    blocks.append(Beside([pool_section, Section("Teams", [Table(_TEAM_HEADER, teams)])]))
 
     changes = [
         (f"one node more of {worth.pool_id}", _worth_words(worth)) for worth in answer.further_nodes
@@ -73,7 +87,27 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
     ]
     title = "What would change it, solved again with that change"
     blocks.append(Section(title, [Table((), changes, {0, 1})]))
-    return Document("Fleet: which team gets which GPUs", blocks, answer.to_dict(), origin=origin)
+    title = "Fleet: which team gets which GPUs"
+    return Document(title, blocks, answer.to_dict(), origin=origin, kind="Sextant: fleet")
+
+
+def _key_figures(answer: FleetAnswer) -> KeyFigures:
+    """Return how many are served, the price and its idle part, and how sure all of it is."""
+    plan = answer.plan
+    n_demands = len(plan.served) + len(plan.unserved)
+    is_whole = not plan.unserved
+    tone: Tone = "good" if is_whole else "doubt" if plan.served else "bad"
+    figures = [KeyFigure("Served", f"{len(plan.served)} of {n_demands}", "demands", tone)]
+    if plan.served:
+        idle = sum(use.idle_usd_per_hour for use in plan.pools)
+        month = f"{number(float(HOURS_PER_MONTH * plan.usd_per_hour))} USD a month"
+        price = f"{plan.usd_per_hour:,.2f} USD/h"
+        figures.append(KeyFigure("Price", price, f"{month}, {idle:,.2f} USD/h of it idle"))
+        joint = plan.joint_probability_met
+        figures.append(
+            KeyFigure("All meet their limits at once", chance(joint), "", chance_tone(joint))
+        )
+    return KeyFigures(figures)
 
 
 def _headline(answer: FleetAnswer) -> str:

@@ -17,17 +17,18 @@ hand out its values (`as_json`):
     )
 
 A `Chart` is drawn only for a page: import matplotlib inside the function that draws. Text leaves
-out charts, widgets and details; a page folds details. Cells may be numbers, None or bool.
+out key figures, charts, widgets and details; a page folds details. Cells may be numbers, None,
+bool or a `Cell`.
 """
 
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from sextant.base.files import jsonable
 from sextant.pages.words import number
@@ -37,11 +38,16 @@ if TYPE_CHECKING:
 
 _INDENT = 2
 _LEAST_WRAPPED = 24  # letters that the last column of a table needs to be wrapped
+_LEAST_SORTED = 3  # rows of a table that a page offers to sort
+
+
+Tone = Literal["", "good", "doubt", "bad"]
+"""What a figure means for the reader: a page gives it a colour beside its words."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One sentence to remember: in bold on a page. In a section it follows the title."""
+    """One sentence to remember: a page opens with it. In a section it follows the title."""
 
     text: str
 
@@ -53,6 +59,22 @@ class Note:
     text: str
     kind: Literal["plain", "soft", "warning"] = "plain"
     link: str = ""  # address that the whole text leads to on a page
+
+
+class KeyFigure(NamedTuple):
+    """A figure with its unit, what it is, and its interval or limit."""
+
+    label: str
+    value: str
+    detail: str = ""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class KeyFigures:
+    """The few figures that an answer comes down to, for pages alone: text has them in lines."""
+
+    figures: Sequence[KeyFigure]
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,17 @@ class Facts:
     def sentences(self) -> list[str]:
         """The rows that are sentences."""
         return [row for row in self.rows if isinstance(row, str)]
+
+
+class Cell(NamedTuple):
+    """A cell of a table: two lines on a page, in text one."""
+
+    text: str
+    detail: str = ""
+    """Said after the text: on a page below it, in text after a comma."""
+    tone: Tone = ""
+    hint: str = ""
+    """A third line, for pages alone."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +130,23 @@ class Table:
         """The rows as text."""
         return [[_cell(value) for value in row] for row in self.rows]
 
+    @property
+    def page_cells(self) -> list[list[Cell]]:
+        """The rows for a page."""
+        return [
+            [value if isinstance(value, Cell) else Cell(_cell(value)) for value in row]
+            for row in self.rows
+        ]
+
+    @property
+    def is_sortable(self) -> bool:
+        """Whether a page offers to sort the rows: they have labels, and there are a few of them."""
+        return any(self.header) and len(self.rows) >= _LEAST_SORTED
+
 
 def _cell(value: Any) -> str:
+    if isinstance(value, Cell):
+        return ", ".join(filter(None, [value.text, value.detail]))
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -140,6 +188,7 @@ class Section:
     title: str
     blocks: Sequence["Block"]
     is_detail: bool = False  # whether a page folds it and text leaves it out
+    is_open: bool = False  # whether a page shows a detail unfolded at first
     key: str = ""  # name in links; made from the title where not given
 
     @property
@@ -148,7 +197,14 @@ class Section:
         return self.key or re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
-Block = Headline | Note | Facts | Table | Chart | Widget | Section
+@dataclass(frozen=True)
+class Beside:
+    """Blocks side by side where a page is wide enough; in text one after the other."""
+
+    blocks: Sequence["Block"]
+
+
+Block = Headline | KeyFigures | Note | Facts | Table | Chart | Widget | Section | Beside
 
 
 @dataclass(frozen=True)
@@ -160,6 +216,7 @@ class Document:
     data: Mapping[str, Any] = field(default_factory=dict)
     subtitle: str = ""  # what was asked; in text after the headline and its notes
     origin: Mapping[str, Any] | None = None  # of `provenance`, for a page's foot
+    kind: str = ""  # of answer: above a page's headline, in place of the title
 
 
 def as_json(document: Document) -> str:
@@ -171,7 +228,8 @@ def as_text(document: Document, width: int | None = None) -> str:
     """Return a document for a terminal; prose is wrapped at `width` letters, None: not at all."""
     groups = _groups(document.blocks, width)
     if document.subtitle:
-        has_prose = bool(document.blocks) and isinstance(document.blocks[0], Headline | Note)
+        first = next(side_by_side(document.blocks), None)
+        has_prose = isinstance(first, Headline | Note)
         if not has_prose:
             groups.insert(0, [])
         groups[0] += _wrapped(document.subtitle, width)
@@ -185,7 +243,7 @@ def _groups(blocks: Iterable[Block], width: int | None) -> list[list[str]]:
     """
     groups: list[list[str]] = []
     was_prose = False
-    for block in blocks:
+    for block in side_by_side(blocks):
         lines = _lines(block, width)
         is_prose = isinstance(block, Headline | Note)
         if lines and is_prose and was_prose:
@@ -194,6 +252,15 @@ def _groups(blocks: Iterable[Block], width: int | None) -> list[list[str]]:
             groups.append(lines)
         was_prose = is_prose if lines else was_prose
     return groups
+
+
+def side_by_side(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield blocks, those of `Beside` one after the other."""
+    for block in blocks:
+        if isinstance(block, Beside):
+            yield from side_by_side(block.blocks)
+        else:
+            yield block
 
 
 def _lines(block: Block, width: int | None) -> list[str]:

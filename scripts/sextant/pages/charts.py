@@ -23,7 +23,11 @@ INK = "#010203"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
-_WIDTH_IN = 8.5  # narrow enough that text can be read on a page of 800 px
+NARROW_IN = 5.0
+"""Width in inches of a figure of one panel: pages set such figures side by side, and its text can
+be read on a phone."""
+_WIDTH_IN = 8.5  # of a figure of several panels: narrow enough to be read on a page of 800 px
+_WIDEST_NARROW_IN = 6.0
 _LEAST_LOG_RATIO = 4
 _MAX_LABELS = 40
 
@@ -69,10 +73,10 @@ class Curve(NamedTuple):
     def look(self, index: int, has_points: bool) -> Look:
         """Return the look of the `index`-th name of a figure; with `has_points` it has marks."""
         colour = COLOURS[index % len(COLOURS)]
+        marker = MARKERS[index % len(MARKERS)] if has_points else "o"
         if self.is_marks:
-            return {"color": colour, "linestyle": "none", "marker": "o"}
+            return {"color": colour, "linestyle": "none", "marker": marker}
         if has_points:
-            marker = MARKERS[index % len(MARKERS)]
             line = LINES[index // len(COLOURS) % len(LINES)]
             return {"color": colour, "marker": marker, "linestyle": line}
         return {"color": colour, "linestyle": LINES[index % len(LINES)]}
@@ -98,6 +102,7 @@ def panels_figure(
     *,
     n_columns: int = 2,
     height_in: float = 2.7,
+    width_in: float = _WIDTH_IN,
     is_step: bool = False,
     has_points: bool = False,
 ) -> str:
@@ -105,7 +110,8 @@ def panels_figure(
 
     With `is_step` a curve holds its value until the next (a cumulative distribution). With
     `has_points` each value is a measured point and has a mark. Screen readers read the title, so
-    it has to be unique in a page. `height_in` is the height of a row of panels in inches.
+    it has to be unique in a page. `height_in` is the height of a row of panels in inches,
+    `width_in` the width of the figure: a wide one scrolls on a phone.
     """
     looks: dict[str, Look] = {}
     for panel in panels:
@@ -118,7 +124,7 @@ def panels_figure(
     # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
     # unlike those of other figures, and the SVG the same bytes each time.
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=(_WIDTH_IN, height_in * n_rows + 0.3), layout="constrained")
+        figure = Figure(figsize=(width_in, height_in * n_rows + 0.3), layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
         for index, panel in enumerate(panels):
             below = panels[index + n_columns :][:1]
@@ -173,7 +179,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
             axes.plot(x[places], y[places], **hollow)
         for across, up, label in zip(x, y, curve.labels if is_labelled else (), strict=False):
             if np.isfinite([across, up]).all():
-                offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+                offset: Look = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
                 axes.annotate(label, (across, up), fontsize=7, **offset)
     _style(axes, panel.x, panel.y)
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
@@ -187,7 +193,8 @@ def _svg_of(figure: Figure, title: str) -> str:
     # Without the XML prologue the SVG can be part of HTML. Nothing refers to ids of groups, and
     # they are the same in each figure. Text has the colour of what surrounds it, black in a file.
     inline = re.sub(r'<g id="[^"]*"', "<g", drawn[drawn.index("<svg") :])
-    opening = f'<svg role="img" aria-label="{escape(title)}"'
+    look = ' class="wide"' if figure.get_figwidth() > _WIDEST_NARROW_IN else ""
+    opening = f'<svg{look} role="img" aria-label="{escape(title)}"'
     return inline.replace(INK, "currentColor").replace("<svg", opening, 1)
 
 

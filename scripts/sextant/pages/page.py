@@ -15,10 +15,23 @@ from markupsafe import Markup, escape
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_text
 from sextant.base.sheets import file_name
-from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Widget
+from sextant.pages.blocks import (
+    Beside,
+    Block,
+    Chart,
+    Document,
+    Headline,
+    KeyFigures,
+    Note,
+    Section,
+    Table,
+    Widget,
+    side_by_side,
+)
 from sextant.pages.words import number, percent, plural
 
 _TEMPLATES = Path(__file__).parent
+_SORT_SCRIPT = _TEMPLATES / "sort.js"
 _LONGEST_NAME = 100
 
 
@@ -60,29 +73,41 @@ def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
 
 
 def as_page(document: Document) -> str:
-    """Return a document as HTML: title, question, headline, warnings, links, the rest."""
-    top = [*itertools.takewhile(lambda it: isinstance(it, Headline | Note), document.blocks)]
+    """Return a document as HTML: headline, question, figures, warnings, links, the rest."""
+    is_top = (Headline, Note, KeyFigures)
+    top = [*itertools.takewhile(lambda it: isinstance(it, is_top), document.blocks)]
     rest = document.blocks[len(top) :]
-    widgets = [block for block in _walk(document.blocks) if isinstance(block, Widget)]
-    scripts = {}  # by their names in the page's content security policy
-    for script in (widget.script for widget in widgets if widget.script):
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
-        scripts[f"sha256-{digest.decode()}"] = script
+    heading = document.title
+    if top and isinstance(top[0], Headline):
+        heading = top.pop(0).text  # type: ignore[union-attr]
+    blocks = [*_walk(document.blocks)]
+    widgets = [block for block in blocks if isinstance(block, Widget)]
+    scripts = [widget.script for widget in widgets if widget.script]
+    if any(isinstance(block, Table) and block.is_sortable for block in blocks):
+        scripts.append(_SORT_SCRIPT.read_text())
     facts = {
         "document": document,
+        "heading": heading,
+        "kind": document.kind if heading == document.title else document.kind or document.title,
         "top": top,
         "rest": rest,
-        "sections": [block for block in rest if isinstance(block, Section)],
+        "sections": [block for block in side_by_side(rest) if isinstance(block, Section)],
         "styles": list(dict.fromkeys(widget.style for widget in widgets)),
-        "scripts": scripts,
+        "scripts": {_policy_hash(script): script for script in scripts},
     }
     return render(_TEMPLATES / "page.html.j2", facts)
+
+
+def _policy_hash(script: str) -> str:
+    """Return the name of a script in the page's content security policy."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
+    return f"sha256-{digest.decode()}"
 
 
 def _walk(blocks: Iterable[Block]) -> Iterator[Block]:
     for block in blocks:
         yield block
-        if isinstance(block, Section):
+        if isinstance(block, Section | Beside):
             yield from _walk(block.blocks)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 86400
+NO_BREAK = "\u00a0"
+"""A space at which no line ends."""
 
 
 def number(value: float | None) -> str:

@@ -25,9 +25,10 @@ from sextant.ask.api_prices import api_section
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.gpu import GIB
 from sextant.facts.slo import METRICS
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.blocks import Beside, Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import chance, number, odds, per_second, percent, plural
 from sextant.predict.predictor import MEASURED
+from sextant.recommend.key_figures import key_figures, limits_chart
 from sextant.recommend.recommendation import (
     EnergyAnswer,
     Findings,
@@ -73,10 +74,12 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
         f"({llm.kv_dtype or llm.dtype})"
     )
     widget = answer.widget() if has_widget else None
+    charts = limits_chart(answer) if isinstance(answer, PredictedRecommendation) else []
     blocks: list[Block] = [
         Headline(headline(answer)),
+        key_figures(answer),
         *(Note(line, "warning") for line in warnings),
-        Facts(lines),
+        Beside([Facts(lines), *charts]),
         *([widget] if widget else []),
         *variations_sections(answer.variations),
         *api_section(answer.api),
@@ -85,7 +88,9 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
         Section("The LLM", [Facts([llm_line])], is_detail=True),
     ]
     title = f"{answer.llm_id}: recommendation"
-    return Document(title, blocks, answer.to_dict(), slo_line(answer.slo))
+    return Document(
+        title, blocks, answer.to_dict(), slo_line(answer.slo), kind="Sextant: what to rent"
+    )
 
 
 def headline(answer: Recommendation) -> str:
@@ -232,9 +237,11 @@ def _reasons(answer: PredictedRecommendation) -> list[Block]:
     if answer.has_option and not evidence:
         evidence = [f"nothing was measured on {answer.chosen.gpu_profile_id}"]
     notes = beaten_notes(beaten, answer.risk)
-    sections = [
+    by_price = [
         *price_sections(findings.frontier, answer.chosen, findings.certainty),
         Section("GPU profiles", [_profile_table(profiles), *notes]),
+    ]
+    sections = [
         Section("On GPUs that nobody measured", [options_table(on_unmeasured)]),
         Section("Other ways to serve it", [way_table]),
         Section("Speculative decoding", [_drafting_table(findings)]),
@@ -242,11 +249,12 @@ def _reasons(answer: PredictedRecommendation) -> list[Block]:
         Section("Nearest measurements", [Facts(evidence)]),
         Section("What would change the answer", [Facts(_change_lines(answer))]),
     ]
-    return [
+    told = [
         section
         for section in sections
         if any(not isinstance(block, Table) or block.rows for block in section.blocks)
     ]
+    return [Beside(by_price), *told]
 
 
 def _evidence_line(near: NearMeasurement) -> str:

@@ -207,26 +207,49 @@ async function answerAgain(section) {
     return element;
   }
 
+  // The range of the axis of probabilities: that of the options, on round numbers.
+  function chanceTicks(chances) {
+    const least = Math.max(Math.min(...chances) - 0.01, 0), step = [0.01, 0.02, 0.05, 0.1, 0.25]
+      .find((each) => (1 - least) / each <= 4.5) ?? 0.25;
+    const first = Math.floor(least / step + 1e-9);
+    return Array.from({ length: Math.round(1 / step) - first + 1 }, (_, i) => (first + i) * step);
+  }
+
   function chart({ chosen, options, profiles }) {
-    const prices = [...options, ...profiles].map(price);
-    // Where all are as likely a picture tells nothing.
-    const chances = [...options, ...profiles].map(shown);
-    part("chart").closest("figure").hidden = Math.max(...chances) - Math.min(...chances) < data.told_apart;
+    const isListed = (row) => options.some((one) => name(one) === name(row) && one.replicas === row.replicas);
+    const others = profiles.filter((row) => row.probability_met >= data.listed && !isListed(row));
+    const marked = [...options, ...others], prices = marked.map(price);
+    // Where all are as likely, or there is one alone, a picture tells nothing.
+    const chances = marked.map(shown), isTelling = Math.max(...chances) > Math.min(...chances);
+    part("chart").closest("figure").hidden = !isTelling;
+    if (!isTelling) return;
     const low = Math.min(...prices) / 1.2, high = Math.max(...prices) * 1.2;
-    const x = (usd) => 40 + (430 * Math.log(usd / low)) / Math.log(high / low), y = (p) => 205 - 185 * p;
-    const marks = [0, 0.25, 0.5, 0.75, 1].flatMap((p) => [
-      drawn("line", { x1: 40, x2: 470, y1: y(p), y2: y(p), class: "grid" }),
-      drawn("text", { x: 34, y: y(p) + 4, "text-anchor": "end" }, p)]);
+    const ticks = chanceTicks(marked.map((row) => row.probability_met)), base = ticks[0];
+    const x = (usd) => 56 + (490 * Math.log(usd / low)) / Math.log(high / low);
+    const y = (p) => 270 - (240 * (p - base)) / (1 - base || 1);
+    const marks = ticks.flatMap((p) => [
+      drawn("line", { x1: 56, x2: 546, y1: y(p), y2: y(p), class: "grid" }),
+      drawn("text", { x: 50, y: y(p) + 4, "text-anchor": "end" }, Number(p.toFixed(2)))]);
     const few = high / low > 2000 ? [1] : [1, 2, 5];
     for (let decade = Math.floor(Math.log10(low)); decade <= Math.log10(high); decade++)
       for (const usd of few.map((digit) => digit * 10 ** decade).filter((each) => each > low && each < high))
-        marks.push(drawn("text", { x: x(usd), y: 222, "text-anchor": "middle" }, Number(usd.toPrecision(1))));
+        marks.push(drawn("text", { x: x(usd), y: 288, "text-anchor": "middle" }, Number(usd.toPrecision(1))));
+    marks.push(drawn("text", { x: 301, y: 310, "text-anchor": "middle", class: "axis" }, "Price (USD/h)"),
+      drawn("text", { x: 20, y: 14, class: "axis" }, "Probability to meet the SLO"));
     marks.push(drawn("polyline", { points: options.map((row) => `${x(price(row))},${y(row.probability_met)}`).join(" ") }));
     const dot = (row, look) => drawn("circle", { cx: x(price(row)), cy: y(row.probability_met), ...look });
-    const listed = (row) => options.some((one) => name(one) === name(row) && one.replicas === row.replicas);
-    marks.push(...profiles.filter((row) => !listed(row)).map((row) => dot(row, { r: 4, class: "other" })));
+    marks.push(...others.map((row) => dot(row, { r: 4, class: "other" })));
     marks.push(...options.map((row) => dot(row, { r: 4, class: "best" })));
     if (chosen) marks.push(dot(chosen, { r: 9, class: "ring" }));
+    // The answer's name first; a name that would lie on another one is left out.
+    const named = [];
+    for (const row of [...(chosen ? [chosen] : []), ...options]) {
+      const across = x(price(row)), up = y(row.probability_met), isRight = across > 400;
+      if (named.some((one) => Math.abs(one.across - across) < 130 && Math.abs(one.up - up) < 15)) continue;
+      named.push({ across, up });
+      marks.push(drawn("text", { x: across + (isRight ? -12 : 12), y: up + 17, "text-anchor": isRight ? "end" : "start",
+        class: "name" }, `${row.replicas} × ${name(row)}`));
+    }
     part("chart").replaceChildren(...marks);
   }
 
@@ -236,7 +259,7 @@ async function answerAgain(section) {
     // Measurements are certain: any risk below 1 asks for what they show to hold.
     const risk = data.is_measured ? 0.5 : input("risk").valueAsNumber;
     return {
-      load: input("load").valueAsNumber, risk: Number.isNaN(risk) ? null : risk,
+      load: Number(input("load").value || NaN), risk: Number.isNaN(risk) ? null : risk,
       limits: data.limits.map((limit) => Number(input(limit.key).value)),
       profiles: profiles.filter(({ name }) => input(`on ${name}`).checked),
     };
@@ -276,11 +299,11 @@ async function answerAgain(section) {
   }
 
   const slider = input("load slider"), { offered } = data.load;
-  slider.addEventListener("input", () => { input("load").value = offered[slider.value]; });
+  slider?.addEventListener("input", () => { input("load").value = offered[slider.value]; });
   form.addEventListener("input", ({ target }) => {
-    const next = offered.findIndex((each) => each >= input("load").valueAsNumber);
-    if (target !== slider) slider.value = next < 0 ? offered.length - 1 : next;
-    slider.setAttribute("aria-valuetext", input("load").value);
+    const next = offered.findIndex((each) => each >= Number(input("load").value));
+    if (slider && target !== slider) slider.value = next < 0 ? offered.length - 1 : next;
+    slider?.setAttribute("aria-valuetext", input("load").value);
     update();
   });
   form.addEventListener("reset", () => setTimeout(() => { update(); }));

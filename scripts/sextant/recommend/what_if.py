@@ -38,8 +38,6 @@ _COMPRESSION = 6
 _N_LIMITS = 17
 """Limits of a request rate to choose from, each times the same factor."""
 _DIGITS = 4
-_TOLD_APART = 5
-"""Hundredths of probability by which options have to differ to be drawn."""
 
 
 class RateBasis(NamedTuple):
@@ -217,7 +215,6 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
         "fair": FAIR,
         "safe": SAFE,
         "listed": LISTED,
-        "told_apart": _TOLD_APART,
         "users": basis.users.tolist(),
         "broken": basis.broken,
         "n_draws": len(basis.carried),

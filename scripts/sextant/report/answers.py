@@ -1,28 +1,43 @@
 """What a store recommends, in words and tables; and in one screen (`store_summary`): deployments,
 then how predictors did."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
-from sextant.decide.decision import FAIR
+from sextant.decide.decision import SAFE
 from sextant.decide.headroom import NextBest
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
-from sextant.pages.words import chance, number, percent, plural
+from sextant.pages.blocks import (
+    Beside,
+    Block,
+    Cell,
+    Document,
+    Facts,
+    Headline,
+    KeyFigure,
+    KeyFigures,
+    Note,
+    Section,
+    Table,
+    Tone,
+)
+from sextant.pages.words import chance, joined, number, percent, plural
+from sextant.points.metrics import doubts
 from sextant.predict.predictor import MEASURED
+from sextant.report.price_map import price_chart
 from sextant.report.stored import (
     StoredRecommendation,
     Tables,
     detailed_slos,
     read_tables,
-    simulated_llms,
-    slo_reports,
     slos_by_id,
     sources,
 )
+from sextant.report.verdicts import Verdict, caps_words, decided_workloads, verdicts_by_slo
 
 _SCORES = {
     "S": "success_rate",
@@ -32,8 +47,16 @@ _SCORES = {
     "MAPE ITL": "mape_itl",
 }
 _HEADER = ["predictor", *_SCORES]
-_STEADY = " as a steady load"
-"""Of a request rate that was not simulated: no law of a step is known."""
+_HOW = {
+    "measured": "",
+    "predicted": "predicted",
+    "steady": "as a steady load",
+    "simulated": "",
+}
+"""Words by what a verdict rests on; a steady load has no simulation: no law of a step is known."""
+_MOST_LEVELS = 4
+_MOSTLY = 0.5
+"""Share of requests that are cut, above which the workload is hardly the trace's."""
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
 with the registry of predictors, which would load their training libraries."""
@@ -57,18 +80,40 @@ def deployment_cell(option: Option | NextBest) -> str:
     return f"{number(option.replicas)} × {option.gpu_profile_id}"
 
 
+def usd_words(usd_per_hour: float | None) -> str:
+    """Write a price with its unit, e.g. `8.20 USD/h`; cents of cents where it is that small."""
+    if usd_per_hour is None or usd_per_hour < 0.1:
+        return f"{number(usd_per_hour)} USD/h"
+    return f"{usd_per_hour:,.2f} USD/h"
+
+
 def priced_cell(option: Option) -> str:
-    """Write replicas, profile and USD per hour, e.g. `2 × 1xA100 8.2`."""
+    """Write replicas, profile and price, e.g. `2 × 1xA100, 8.20 USD/h`."""
     cell = deployment_cell(option)
-    return cell if option.gpu_profile_id is None else f"{cell} {number(option.usd_per_hour)}"
+    return cell if option.gpu_profile_id is None else f"{cell}, {usd_words(option.usd_per_hour)}"
 
 
-def unsure_words(option: Option) -> str:
-    """Write a probability below 0.5 to meet the SLO, e.g. `, unsure (0.29)`; else nothing."""
+def verdict_cell(verdict: Verdict) -> Cell:
+    """Return the deployment, its price and its probability; below 0.5 nothing meets the SLO."""
+    option = verdict.option
     probability = option.probability_met
-    if probability is None or probability >= FAIR:
-        return ""
-    return f", unsure ({chance(probability)})"
+    sure = "" if probability is None else chance(probability)
+    if option.gpu_profile_id is None:
+        miss = verdict.nearest_miss
+        missed = f"{METRICS[miss.limit]} {number(miss.ratio)}× its limit" if miss else ""
+        return Cell("none", missed, "bad", f"with {miss.gpu_profile_id}" if miss else "")
+    if not verdict.is_met:
+        return Cell("none", f"nearest {priced_cell(option)}, {sure}", "bad")
+
+    deployment = deployment_cell(option)
+    hint = ""
+    if verdict.last_level is not None:
+        deployment = f"≤ {deployment}"
+        hint = f"levels end at {plural(verdict.last_level, 'user')}"
+    how = _HOW[verdict.basis]
+    detail = ", ".join(filter(None, [usd_words(option.usd_per_hour), sure, how]))
+    is_sure = probability is None or probability >= SAFE
+    return Cell(deployment, detail, "good" if is_sure else "doubt", hint)
 
 
 def miss_words(answer: StoredRecommendation) -> str:
@@ -113,22 +158,25 @@ def store_summary(database: Path) -> Document:
         if not (parts := answer_blocks(tables, source)):
             return []
         if points := [point for point in tables["deciding"] if point["source"] == source]:
-            n_ok = sum(point["n_ok"] or 0 for point in points)
-            n_failed = sum(point["n_failed"] or 0 for point in points)
-            llms = {point["llm_id"] for point in points}
-            profiles = {point["gpu_profile_id"] for point in points}
-            text = (
-                f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
-                f"{plural(len(points), 'point')}, {plural(n_ok + n_failed, 'request')}, "
-                f"{n_failed or 'none'} failed."
-            )
-            parts.append(Note(text))
+            parts.append(Note(f"{_points_words(points)}."))
         return [*parts, *score_blocks(tables, source)]
 
     blocks = by_source(tables, blocks_of)
     if not blocks:
         blocks.append(Note("The store has no SLO, so there is nothing to recommend."))
     return Document("Sextant report", [*blocks, Facts(price_lines(tables))])
+
+
+def _points_words(points: Sequence[Row]) -> str:
+    n_ok = sum(point["n_ok"] or 0 for point in points)
+    n_failed = sum(point["n_failed"] or 0 for point in points)
+    llms = {point["llm_id"] for point in points}
+    profiles = {point["gpu_profile_id"] for point in points}
+    return (
+        f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
+        f"{plural(len(points), 'point')}, {plural(n_ok + n_failed, 'request')}, "
+        f"{n_failed or 'none'} failed"
+    )
 
 
 def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -> list[Block]:
@@ -141,46 +189,144 @@ def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -
     return blocks
 
 
+def key_figures(tables: Tables) -> KeyFigures:
+    """Return how many cases are met and for how much, what was measured, and who predicts best."""
+    verdicts = [
+        verdict
+        for source in sources(tables)
+        for of_slo in verdicts_by_slo(tables, source).values()
+        for verdict in of_slo.values()
+    ]
+    met = [it for it in verdicts if it.is_met]
+    figures = []
+    if verdicts:
+        tone: Tone = "good" if len(met) == len(verdicts) else "doubt" if met else "bad"
+        detail = "an LLM under an SLO, met with probability 0.5 or more"
+        figures.append(
+            KeyFigure("Cases met", f"{len(met)} of {number(len(verdicts))}", detail, tone)
+        )
+    usd = sorted(it.option.usd_per_hour or 0.0 for it in met)
+    if usd:
+        ends = dict.fromkeys(number(end) for end in (usd[0], usd[-1]))
+        figures.append(KeyFigure("Price of a case", f"{' to '.join(ends)} USD/h"))
+    if points := tables["deciding"]:
+        detail = _points_words(points)
+        figures.append(KeyFigure("Measured", plural(len(points), "point"), detail))
+    if means := predictor_means(tables["score"]):
+        best = means[0]
+        detail = f"{marked(best['predictor'])}, on LLMs that it had not seen"
+        figures.append(KeyFigure("Best S/O of a predictor", percent(best["so_score"]), detail))
+    return KeyFigures(figures)
+
+
 def answer_blocks(tables: Tables, source: str) -> list[Block]:
-    """Return what a source's points and predictions recommend: LLMs by SLOs, and the limits."""
-    columns: dict[str, dict[str, str]] = {}
-    legend: dict[str, str] = {}
-    for report in slo_reports(tables):
-        if report.source != source:
-            continue
-        cells: dict[str, str] = {}
-        for answer in report.recommendations:
-            cell = priced_cell(answer.option) + unsure_words(answer.option)
-            if miss := answer.nearest_miss:
-                cell += f", {METRICS[miss.limit]} {number(miss.ratio)}× its limit"
-            # The first recommendation for an LLM is the best judged predictor's.
-            cells.setdefault(answer.llm_id, cell if answer.is_measured else f"{cell} predicted")
-
-        columns[report.slo.slo_id] = cells
-        legend[report.slo.slo_id] = f"{report.slo.slo_id}: {slo_words(report.slo)}"
-
-    slos = slos_by_id(tables)
-    simulated = [row for row in tables["capacity"] if row["source"] == source]
-    for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
-        chosen = {row["llm_id"]: priced_cell(Option.of(row)) for row in of_slo if row["is_chosen"]}
-        steady = columns.get(slo_id, {})
-        for llm_id in simulated_llms(tables, source, slo_id):
-            steady.pop(llm_id, None)
-        none = {row["llm_id"]: "none" for row in of_slo}
-        columns[slo_id] = none | {llm: f"{cell}{_STEADY}" for llm, cell in steady.items()} | chosen
-        legend[slo_id] = f"{slo_id}: {slo_words(slos[slo_id])}, simulated"
-
-    if not columns:
+    """Return what a source's points and predictions recommend: the finding, a map of price against
+    probability, LLMs by SLOs, what to doubt, and the limits."""
+    by_slo = verdicts_by_slo(tables, source)
+    if not by_slo:
         return []
-    llms = {row["llm_id"] for row in tables["llm"]}.union(*columns.values())
+    llms = {row["llm_id"] for row in tables["llm"]}.union(*by_slo.values())
     lines = [
-        [llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in sorted(llms)
+        [llm, *(_cell_of(verdicts.get(llm)) for verdicts in by_slo.values())]
+        for llm in sorted(llms)
     ]
     n_slos = len(tables["slo"])
     which = "each SLO" if len(detailed_slos(tables)) == n_slos else f"the first of {n_slos} SLOs"
-    title = f"Cheapest deployment that meets {which} (replicas × GPU profile, USD per hour)"
-    answers = Table(["LLM", *columns], lines, range(len(columns) + 1))
-    return [Section(title, [answers, Facts([*legend.values()])])]
+    title = f"Cheapest deployment for {which}, its price and the probability that it meets the SLO"
+    doubts = doubt_words(tables, source, by_slo)
+    return [
+        Headline(finding_words(by_slo)),
+        Beside([*price_chart(by_slo, source), Facts(_legend(tables, source, by_slo))]),
+        Section(
+            title,
+            [
+                Table(["LLM", *by_slo], lines, range(len(by_slo) + 1)),
+                *([Note(doubts, "warning")] if doubts else []),
+            ],
+        ),
+    ]
+
+
+def _cell_of(verdict: Verdict | None) -> Cell:
+    return Cell("not known") if verdict is None else verdict_cell(verdict)
+
+
+def _legend(tables: Tables, source: str, by_slo: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+    """Return each SLO's limits and load, once."""
+    caps = [*filter(None, map(caps_words, decided_workloads(tables, source)))]
+    simulated = {row["slo_id"] for row in tables["capacity"] if row["source"] == source}
+    lines = []
+    for slo_id in by_slo:
+        slo = slos_by_id(tables)[slo_id]
+        words = f"{slo_id}: {slo_words(slo)}"
+        if slo.trace_id is not None and caps:
+            words += f", its requests cut to {caps[0]}"
+        lines.append(f"{words}, simulated" if slo_id in simulated else words)
+    return lines
+
+
+def finding_words(by_slo: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """Return which SLOs can be met, at what price, and which GPU profile does it how often."""
+    n_llms = len(set().union(*by_slo.values()))
+    n_met = {slo_id: sum(it.is_met for it in of.values()) for slo_id, of in by_slo.items()}
+    met = [it for of in by_slo.values() for it in of.values() if it.is_met]
+    everybody = [slo_id for slo_id, n in n_met.items() if n == n_llms]
+    nobody = [slo_id for slo_id, n in n_met.items() if n == 0]
+    some = [f"{slo_id} for {n} of {n_llms}" for slo_id, n in n_met.items() if 0 < n < n_llms]
+    llms = "the LLM" if n_llms == 1 else f"all {n_llms} LLMs"
+    parts = [f"{joined(everybody)} for {llms}"] if everybody else []
+    parts += some
+    if nobody and met:
+        parts.append(f"{joined(nobody)} for none")
+    if not met:
+        return f"No GPU profile meets {joined(nobody)} for any of {plural(n_llms, 'LLM')}."
+
+    prices = sorted(it.option.usd_per_hour or 0.0 for it in met)
+    cost = usd_words(prices[0])
+    if prices[-1] > prices[0]:
+        cost = f"{usd_words(prices[0]).removesuffix(' USD/h')} to {usd_words(prices[-1])}"
+    wins = Counter(it.option.gpu_profile_id for it in met).most_common()
+    best, n_best = wins[0]
+    others = joined([f"{name} {n} times" if n > 1 else f"{name} once" for name, n in wins[1:3]])
+    cheapest = f"{best} is the cheapest choice in {n_best} of {plural(len(met), 'case')}"
+    if len(wins) == 1:
+        cheapest = f"{best} is the cheapest choice each time"
+    return (
+        f"Limits met: {', '.join(parts)}; a deployment costs {cost}. "
+        f"{cheapest}{f', {others}' if others else ''}."
+    )
+
+
+def doubt_words(tables: Tables, source: str, by_slo: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """Return what the table's reader has to know of its numbers: all in one paragraph."""
+    words = []
+    ended = [it for of in by_slo.values() for it in of.values() if it.last_level and it.is_met]
+    if ended:
+        level = max(it.last_level or 0 for it in ended)
+        further = sorted({level for it in ended for level in it.further_levels})
+        listed = joined([number(level) for level in further[:_MOST_LEVELS]])
+        words.append(
+            f"≤: no replica was loaded with more than {plural(level, 'user')}, so fewer replicas "
+            f"may do: add {'levels' if len(further) > 1 else 'level'} {listed} to the scenario and "
+            "measure again before you pay for as many."
+        )
+    for workload in decided_workloads(tables, source):
+        if caps := caps_words(workload):
+            n_cut = max(workload["n_clipped_input"] or 0, workload["n_clipped_output"] or 0)
+            share = n_cut / workload["n_requests"]
+            shown = " (a demonstration of the method, not of this traffic)" * (share > _MOSTLY)
+            words.append(
+                f"Requests of {workload['workload_id']} are cut to {caps}; {percent(share)} of "
+                f"them were longer{shown}."
+            )
+    points = [point for point in tables["deciding"] if point["source"] == source]
+    n_doubtful = sum(bool(doubts(point)) for point in points)
+    if n_doubtful:
+        reasons = "few requests, failures or a late load client"
+        words.append(
+            f"{number(n_doubtful)} of {plural(len(points), 'point')} are doubtful: {reasons}."
+        )
+    return " ".join(words)
 
 
 def score_blocks(tables: Tables, source: str) -> list[Block]:

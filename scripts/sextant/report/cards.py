@@ -10,8 +10,8 @@ from sextant.answer import words as text
 from sextant.base.files import Row
 from sextant.decide.headroom import Headroom, measure_headroom
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.blocks import Block, Chart, Facts, Headline, Note, Section
-from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.blocks import Beside, Block, Chart, Facts, Headline, Note, Section
+from sextant.pages.charts import NARROW_IN, Axis, Curve, Panel, panels_figure
 from sextant.pages.words import chance, number, plural
 from sextant.points.frame import TARGETS, limited, replica_load
 from sextant.predict.predictor import MEASURED
@@ -55,7 +55,9 @@ class DeploymentCard:
             "headroom": self.headroom and self.headroom.to_dict(),
         }
 
-    def section(self, heading: str, usd_by_profile: dict[str, float], what_if_id: str) -> Section:
+    def section(
+        self, heading: str, usd_by_profile: dict[str, float], what_if_id: str, *, is_open: bool
+    ) -> Section:
         """Return the card as a part of the SLO's section, which has this heading.
 
         `what_if_id` begins the ids of the part in which the question can be changed.
@@ -63,13 +65,17 @@ class DeploymentCard:
         llm_id = self.answer.llm_id
         is_measured = self.answer.is_measured
         how = MEASURED if is_measured else f"predicted by {self.answer.predictor}"
-        blocks = self.facts_blocks()
+        facts = self.facts_blocks()
+        charts: list[Block] = []
         if self.curves[TARGETS].notna().any(axis=None):
-            panels = [self.load_panel(metric) for metric in self.slo.limits]
             subject = llm_id if is_measured else f"{llm_id}, {how}"
-            title = f"Latency over load, {heading}, {subject}"
-            svg = panels_figure(panels, title, has_points=True)
-            blocks.append(Chart(svg, name=f"load {heading} {llm_id}"))
+            for metric in self.slo.limits:
+                title = f"{METRICS[metric]} over load, {heading}, {subject}"
+                svg = panels_figure(
+                    [self.load_panel(metric)], title, width_in=NARROW_IN, has_points=True
+                )
+                charts.append(Chart(svg, name=f"load {heading} {llm_id} {metric}"))
+        blocks: list[Block] = [Beside([*facts, *charts])]
 
         # With limits on lengths the answers rest on some of the points alone.
         can_ask = is_measured and not self.slo.lengths
@@ -77,7 +83,7 @@ class DeploymentCard:
             blocks.append(what_if_widget(basis, id_prefix=what_if_id, fold=llm_id))
 
         title = f"{llm_id} ({how}): {deployment_cell(self.answer.option)}"
-        return Section(title, blocks, is_detail=True)
+        return Section(title, blocks, is_detail=True, is_open=is_open)
 
     def facts_blocks(self) -> list[Block]:
         """Return the deployment's cost, its room to the limits, and other predictors' answers."""
@@ -193,7 +199,10 @@ def slo_sections(tables: Tables, reports: Sequence[SLOReport]) -> tuple[list[Sec
             card = DeploymentCard(report.slo, answer, others, llm_curves, headroom)
             decisions.append(card.decision)
             what_if_id = f"what-if-{len(decisions)}"
-            blocks.append(card.section(report.heading, usd_by_profile, what_if_id))
+            is_first = len(decisions) == 1
+            blocks.append(
+                card.section(report.heading, usd_by_profile, what_if_id, is_open=is_first)
+            )
         sections.append(Section(report.heading, blocks))
 
     return sections, decisions

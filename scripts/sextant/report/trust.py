@@ -7,11 +7,17 @@ import numpy as np
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
 from sextant.pages.blocks import Block, Chart, Facts, Note, Section, Table
-from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.words import percent, plural
+from sextant.pages.charts import NARROW_IN, Axis, Curve, Panel, panels_figure
+from sextant.pages.words import NO_BREAK, percent, plural
 from sextant.points.frame import FLOOR_MS
-from sextant.report.answers import by_source, marked, priced_cell, score_blocks
-from sextant.report.stored import TARGET_NAMES, SLOReport, Tables, prediction_pairs
+from sextant.report.answers import (
+    by_source,
+    marked,
+    predictor_means,
+    priced_cell,
+    score_blocks,
+)
+from sextant.report.stored import TARGET_NAMES, SLOReport, Tables, prediction_pairs, sources
 
 _MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure
 _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
@@ -33,9 +39,10 @@ def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
     blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
 
     charts = []
-    for report in reports:
-        if judged_scores := [row for row in report.scores if row["overspend"] is not None]:
-            charts.append(_score_chart(report.heading, judged_scores))
+    for (source,), rows in group_by(tables["score"], "source").items():
+        charts += _score_charts(
+            source, [r for r in predictor_means(rows) if r["overspend"] is not None]
+        )
     if charts:
         words = "Each mark is a predictor: the farther up and left, the better it recommends."
         blocks += [Note(f"{words} Lines join equal S/O."), *charts]
@@ -43,24 +50,29 @@ def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
     for report in reports:
         if report.held_out:
             title = f"{report.heading}: recommendations for hidden LLMs"
-            blocks.append(Section(title, [_held_out_table(report)]))
+            blocks.append(Section(title, [_held_out_table(report)], is_detail=True))
 
-    charts = []
+    # A predictor's latencies are the same for every SLO: one figure each.
+    drawn: dict[tuple[str, str], Chart] = {}
     for report in reports:
         for predictor in (score["predictor"] for score in report.scores):
             pairs = prediction_pairs(tables, report.slo, report.source, predictor)
-            if pairs:
-                name = f"{report.heading} · {predictor}"
+            if pairs and (report.source, predictor) not in drawn:
+                of_source = "" if len(sources(tables)) < 2 else f" · {report.source}"
+                name = f"{predictor}{of_source}"
                 svg = prediction_figure(pairs, f"Predicted against measured, {name}")
-                caption = f"{plural(len(pairs), 'point')}."
-                charts.append(Chart(svg, caption, marked(name), f"prediction {name}"))
-    if charts:
+                caption = (
+                    f"{plural(len(pairs), 'point')}, at the percentiles of {report.slo.slo_id}."
+                )
+                chart = Chart(svg, caption, marked(predictor) + of_source, f"prediction {name}")
+                drawn[report.source, predictor] = chart
+    if drawn:
         words = (
-            "A panel is an LLM that the predictor was not shown, with its MAPE. On the line a "
-            "prediction is exact; below it, the predictor is too hopeful."
+            "A mark is an LLM that the predictor was not shown, on a GPU profile at a load. On the "
+            "line a prediction is exact; below it, the predictor is too hopeful."
         )
         title = "Predicted against measured latencies of hidden LLMs"
-        blocks.append(Section(title, [Note(words), *charts]))
+        blocks.append(Section(title, [Note(words), *drawn.values()], is_detail=True))
 
     return blocks
 
@@ -71,7 +83,7 @@ def _held_out_table(report: SLOReport) -> Table:
     for answer in report.recommendations:
         if not answer.is_measured:
             continue
-        row = [answer.llm_id, _with_unit(answer.option)]
+        row = [answer.llm_id, priced_cell(answer.option)]
         for row_by_llm in report.held_out.values():
             guess = row_by_llm.get(answer.llm_id)
             if guess is None:
@@ -79,8 +91,9 @@ def _held_out_table(report: SLOReport) -> Table:
                 continue
             verdict = "(not judged)"
             if guess["is_success"] is not None:
-                verdict = f"✓ +{percent(guess['overspend'])}" if guess["is_success"] else "✗"
-            row.append(f"{_with_unit(Option.of(guess))} {verdict}")
+                extra = percent(guess["overspend"]).replace(" ", NO_BREAK)
+                verdict = f"✓{NO_BREAK}+{extra}" if guess["is_success"] else "✗"
+            row.append(f"{priced_cell(Option.of(guess))} {verdict}")
         rows.append(row)
 
     header = ["LLM", "optimum (measured)", *map(marked, report.held_out)]
@@ -91,21 +104,21 @@ def _held_out_table(report: SLOReport) -> Table:
     return Table(header, rows, range(len(header)), note=note)
 
 
-def _with_unit(option: Option) -> str:
-    """Write replicas, profile and price with its unit."""
-    return priced_cell(option) if option.gpu_profile_id is None else f"{priced_cell(option)} USD/h"
+def _score_charts(source: str, scores: Sequence[Row]) -> list[Chart]:
+    """Draw success over overspend in percent (LLM-Pilot, Fig. 8); lines join equal S/O.
 
-
-def _score_chart(heading: str, scores: Sequence[Row]) -> Chart:
-    """Draw success over overspend in percent (LLM-Pilot, Fig. 8); lines join equal S/O."""
-    lines = [
-        Curve(
-            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
-            [min(100 * row["overspend"], _MOST_OVERSPEND)],
-            [100 * row["success_rate"]],
+    Predictors on one spot have one mark, with all their names; where all are on one, no figure.
+    """
+    named: dict[tuple[float, float], list[str]] = {}
+    for row in scores:
+        overspend = min(100 * row["overspend"], _MOST_OVERSPEND)
+        place = round(overspend, 3), round(100 * row["success_rate"], 3)
+        named.setdefault(place, []).append(
+            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}"
         )
-        for row in scores
-    ]
+    if len(named) < 2:
+        return []
+    lines = [Curve(", ".join(names), [x], [y]) for (x, y), names in named.items()]
     for so_score in _EQUAL_SCORES:
         # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
         thrift = np.linspace(so_score / (2 - so_score), 1, 60)
@@ -114,13 +127,15 @@ def _score_chart(heading: str, scores: Sequence[Row]) -> Chart:
         lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
     x = Axis("Relative overspend O (%)")
     y = Axis("Success rate S (%)", low=-4, high=106)
-    title = f"Success against overspend, {heading}"
-    svg = panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
-    return Chart(svg, title=heading, name=f"so_scores {heading}")
+    title = f"Success against overspend, {source}"
+    svg = panels_figure(
+        [Panel("", x, y, lines)], title, height_in=3.2, width_in=NARROW_IN, has_points=True
+    )
+    return [Chart(svg, title=f"{source}, means over the SLOs", name=f"so_scores {source}")]
 
 
 def prediction_figure(pairs: Sequence[Row], title: str) -> str:
-    """Draw `prediction_pairs`, a panel per LLM and latency, with its MAPE."""
+    """Draw `prediction_pairs`: a panel per latency, a mark per LLM, whose mean error is named."""
     panels = []
     for name, words in TARGET_NAMES.items():
         true = f"true_{name}_ms"
@@ -130,13 +145,15 @@ def prediction_figure(pairs: Sequence[Row], title: str) -> str:
         shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
         ends = [min(shown) / 1.3, max(shown) * 1.3]
         axis = Axis("", is_log=True, low=ends[0], high=ends[1])
-        labels = (f"Measured {words} (ms)", f"Predicted {words}")
+        labels = (f"Measured {words} (ms)", f"Predicted {words} (ms)")
         x, y = (axis._replace(label=label) for label in labels)
+        lines = [Curve("", ends, ends, is_reference=True)]
+        errors = []
         for (llm_id,), llm_pairs in group_by(known_pairs, "llm_id").items():
-            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in llm_pairs]
+            errors += [abs(pair[predicted] - pair[true]) / pair[true] for pair in llm_pairs]
             drawn = [pair for pair in llm_pairs if pair[predicted] > FLOOR_MS]
             across, up = ([pair[column] for pair in drawn] for column in (true, predicted))
-            points = Curve("a GPU profile and load", across, up, is_marks=True)
-            lines = [points, Curve("", ends, ends, is_reference=True)]
-            panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
-    return panels_figure(panels, title, n_columns=3, height_in=2.2)
+            lines.append(Curve(llm_id, across, up, is_marks=True))
+        mean_error = percent(float(np.mean(errors))) if errors else "–"
+        panels.append(Panel(f"{words}: mean error {mean_error}", x, y, lines))
+    return panels_figure(panels, title, height_in=3.0, has_points=True)

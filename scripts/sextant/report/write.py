@@ -16,12 +16,24 @@ from sextant.pages.page import write_page
 from sextant.pages.words import number, plural
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, ProbeOutcome
-from sextant.report.answers import answer_blocks, by_source, price_lines, prices, slo_words
+from sextant.report.answers import (
+    answer_blocks,
+    by_source,
+    key_figures,
+    price_lines,
+    prices,
+    slo_words,
+)
 from sextant.report.cards import slo_sections
 from sextant.report.stored import Tables, read_tables, recommendations, slo_reports, slos_by_id
 from sextant.report.trust import trust_blocks
 from sextant.studies.study import doubtful_places
 
+_CARDS_NOTE = (
+    "The price, the room to each limit, and latency over the load of one replica. Each curve is a "
+    "GPU profile; bars are 90% intervals, open-ended where too few requests were measured; the "
+    "ring marks the recommended load."
+)
 _MAX_REASONS = 3
 _MARKS = {Kind.FITS: "✓", Kind.DOES_NOT_FIT: "✗"}
 _POINT_COLUMNS = (
@@ -46,34 +58,40 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     origin = provenance({"store": database}) | {"store": store_provenance}
     reports = slo_reports(tables)
     of_slos, decisions = slo_sections(tables, reports)
-    words = (
-        "Below, for each SLO and LLM: the price, the headroom to each limit (in percent, and as "
-        "load of all replicas together), and latency over the load of one replica. Each curve is a "
-        "GPU profile; bars are 90% intervals, open-ended where too few requests were measured; the "
-        "ring marks the recommended load."
-    )
+    overview = by_source(tables, answer_blocks)
+    top: list[Block] = []
+    if overview and isinstance(overview[0], Headline):
+        top = [overview.pop(0)]
+    top.append(key_figures(tables))
     to_rent: list[Block] = [Note("The store has no SLO, so there is nothing to recommend.")]
-    if overview := by_source(tables, answer_blocks):
-        notes = [Note(line, "soft") for line in (*price_lines(tables), words)]
-        to_rent = [*overview, *notes, *of_slos]
+    if overview:
+        notes = [Note(line, "soft") for line in price_lines(tables)]
+        to_rent = [*overview, *notes]
     doubts = []
     for warning in warnings(tables["point"]):
         count = f"{number(warning['n_points'])} of {number(len(tables['point']))} points"
         title = f"{warning['text']}: {count}."
         doubts.append(Section(title, [Facts(doubtful_places(warning))], is_detail=True))
     ids = [row["trace_id"] for row in tables["trace"]]
-    links = ["What each trace is like, and how faithful the workloads are that were fitted to it:"]
-    links += [f"Trace {name}: traces/{file_name(name)}.html next to this page." for name in ids]
+    links = [
+        Note(
+            f"Trace {name}, and how faithful its workloads are",
+            link=f"traces/{file_name(name)}.html",
+        )
+        for name in ids
+    ]
     document = Document(
         "Sextant report",
         [
+            *top,
             Section("What to rent", to_rent, key="answer"),
+            *([Section("LLM by LLM", [Note(_CARDS_NOTE, "soft"), *of_slos])] if overview else []),
             *_other_answers(tables),
-            *([Section("Doubtful points", doubts)] if doubts else []),
+            Section("How much to trust predictions", trust_blocks(tables, reports), key="trust"),
             Section("Feasibility", _feasibility_blocks(tables)),
             Section("Points", _point_blocks(tables)),
-            *([Section("Traces and workloads", [*map(Note, links)])] if ids else []),
-            Section("How much to trust predictions", trust_blocks(tables, reports), key="trust"),
+            *([Section("Doubtful points", doubts)] if doubts else []),
+            *([Section("Traces and workloads", links)] if ids else []),
         ],
         {
             "decisions": decisions,
@@ -87,9 +105,9 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             "warnings": warnings(tables["point"]),
             "provenance": origin,
         },
-        "The cheapest GPU profile, and how many replicas of it, that meet each SLO (latency "
-        "limits under a load).",
-        origin,
+        "The cheapest GPU profile, and how many replicas of it, for each LLM under each SLO "
+        "(latency limits under a load).",
+        origin=origin,
     )
     write_page(document, html_out, json_out, figures_out)
 
@@ -97,8 +115,8 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 def _other_answers(tables: Tables) -> list[Block]:
     """Return what was simulated: capacity for each SLO and LLM, and the fleet."""
     slos = slos_by_id(tables)
-    header = ["LLM", "replicas", "price", "probability", "why", "a month (730 h)"]
-    header.append("if a replica fails in the busiest minute")
+    header = ["LLM", "Replicas", "Price", "Probability", "Why", "A month (730 h)"]
+    header.append("If a replica fails in the busiest minute")
     sections: list[Block] = []
     for (source, slo_id), rows in group_by(tables["capacity"], "source", "slo_id").items():
         cells = []
@@ -119,7 +137,7 @@ def _other_answers(tables: Tables) -> list[Block]:
         blocks: list[Block] = [
             Headline(f"{slo_words(slos[slo_id])}, simulated"),
             Table(header, cells, range(len(header))),
-            Note("Timeline, and what would change it: its page in the folder capacity.", link=page),
+            Note("Timeline, and what would change it", link=page),
         ]
         sections.append(Section(slo_id, blocks))
     parts: list[Block] = []
@@ -135,8 +153,8 @@ def _other_answers(tables: Tables) -> list[Block]:
         words = f"{len(demands) - len(others)} of {plural(len(demands), 'demand')} served"
         words += f"; not served: {', '.join(others)}." if others else "."
         page = f"fleet/{file_name(demands[0]['source'])}/index.html"
-        note = f"Which demand gets which GPUs, and what binds: {page} of the results."
-        parts.append(Section("Fleet", [Headline(words), Note(note)]))
+        link = Note("Which demand gets which GPUs, and what binds", link=f"../{page}")
+        parts.append(Section("Fleet", [Headline(words), link]))
     return parts
 
 
@@ -171,8 +189,12 @@ def _feasibility_blocks(tables: Tables) -> list[Block]:
         order = sorted(counts.items(), key=lambda item: ("✓✗–".index(item[0][0]), item[0][1]))
         legend = " ".join(f"{mark} {reason}: {count}." for (mark, reason), count in order)
         table = Table(["LLM", *profiles], lines, range(len(profiles) + 1), note=legend)
-        blocks.append(Section(" · ".join(key), [table]))
+        blocks.append(Section(_setting_words(*key), [table]))
     return [Note(words), *blocks] if blocks else [Note("No cell was tried yet.", "soft")]
+
+
+def _setting_words(source: str, workload_id: str, scenario_id: str) -> str:
+    return f"workload {workload_id}, scenario {scenario_id} ({source})"
 
 
 def _point_blocks(tables: Tables) -> list[Block]:
@@ -192,6 +214,7 @@ def _point_blocks(tables: Tables) -> list[Block]:
         level = (scenario.level_words if scenario else "level").capitalize()
         header = [_POINT_LABELS.get(name, level) for name in _POINT_COLUMNS]
         table = Table(header, [[row[name] for name in _POINT_COLUMNS] for row in rows], (0, 1))
-        title = f"{plural(len(rows), 'point')}: {' · '.join(key)}"
+        source, workload_id, scenario_id, *_ = key
+        title = f"{plural(len(rows), 'point')}: {_setting_words(source, workload_id, scenario_id)}"
         blocks.append(Section(title, [table], is_detail=True))
     return blocks

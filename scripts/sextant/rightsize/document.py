@@ -26,6 +26,7 @@ from sextant.rightsize.answer import (
     SizedByLaw,
 )
 from sextant.rightsize.doubts import end_words
+from sextant.rightsize.figures import hour_charts, key_figures
 
 _HOURS_IN_TEXT = 8
 _PROFILES_IN_TEXT = 6
@@ -41,6 +42,7 @@ def rightsizing_document(answer: Rightsizing, origin: Mapping[str, Any] | None =
     """Return an answer for people (blocks) and programs (data)."""
     blocks: list[Block] = [
         Headline(_headline(answer)),
+        key_figures(answer),
         *(Note(text, "warning") for text in answer.doubts),
         Facts(_verdict_lines(answer)),
         *_load_sections(answer),
@@ -51,7 +53,8 @@ def rightsizing_document(answer: Rightsizing, origin: Mapping[str, Any] | None =
         Note(answer_source_line(answer)),
     ]
     title = f"{answer.llm_id}: rightsizing of {_present_words(answer)}"
-    return Document(title, blocks, answer.to_dict(), _asked_words(answer), origin)
+    kind = "Sextant: rightsizing"
+    return Document(title, blocks, answer.to_dict(), _asked_words(answer), origin, kind)
 
 
 def _present_words(answer: Rightsizing) -> str:
@@ -264,7 +267,7 @@ def _hour_section(answer: Rightsizing) -> Section:
     title = "Hours in which the deployment is too small"
     if not answer.present.hours_too_small:
         title = "No hour in which the deployment is too small; the tightest"
-    blocks: list[Block] = [table]
+    blocks: list[Block] = [*hour_charts(answer), table]
     left = len(shown) - _HOURS_IN_TEXT
     if left > 0:
         blocks.append(Note(f"{left} more on the page (--format html) and in the JSON.", "soft"))

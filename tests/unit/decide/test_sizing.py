@@ -162,7 +162,7 @@ def test_room_price_and_loss_of_users_by_hand():
     unknown = replace(found, limits=tuple(rooms))
     assert headroom_lines(unknown, LIMITS)[1].endswith("the next load tried):")
     assert lines[2] == (
-        "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % of room; at least 32 users, as no "
+        "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % below it; at least 32 users, as no "
         "more than 8 users a replica were tried (20 more than asked)"
     )
     assert lines[-1] == "If one replica is lost, the SLO is still kept: the 3 left carry 12 users."

@@ -9,7 +9,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sextant.pages import blocks as made
-from sextant.pages.blocks import Chart, Document, Note, Section, Table, as_json, as_text
+from sextant.pages.blocks import (
+    Beside,
+    Cell,
+    Chart,
+    Document,
+    KeyFigure,
+    KeyFigures,
+    Note,
+    Section,
+    Table,
+    as_json,
+    as_text,
+)
 from sextant.pages.page import as_page, write_page
 
 SVG = '<svg role="img" aria-label="A"></svg>'
@@ -55,7 +67,7 @@ def test_text_is_wrapped_where_a_width_is_given():
 def test_a_page_shows_all_blocks_escaped():
     html = as_page(ANSWER)
     for part in (
-        *("<title>A &lt;title&gt;</title>", '<p class="lead">One replica.</p>'),
+        *("<title>A &lt;title&gt;</title>", "<h1>One replica.</h1>"),
         *("<li>Doubtful.</li>\n<li>Very.</li>", "<details><summary>Settings</summary>"),
         '<a href="#options">Options</a><a href="#curves">Curves</a></nav>',
         '<th scope="row">6.9 USD/h</th><td data-label="Chance" class="n">0.97</td>',
@@ -64,11 +76,13 @@ def test_a_page_shows_all_blocks_escaped():
     ):
         assert part in html
     assert html.count('class="warn"') == 1 and "script-src" not in html
+    assert '<p class="kind">A &lt;title&gt;</p>' in html  # what kind of answer it is
 
 
 def tags_of(text: str) -> list[tuple[str, list[str]]]:
     """Return tags and names of attributes of a page that has a text wherever data can stand."""
-    table = Table([text, "B", text], [[text, 1, text]], {0, 2}, note=text)
+    cell = Cell(text, text, "good", text)
+    table = Table([text, "B", text], [[text, 1, cell]] * 3, {0, 2}, note=text)
     blocks = [
         made.Headline(text),
         Note(text, "warning"),
@@ -76,6 +90,8 @@ def tags_of(text: str) -> list[tuple[str, list[str]]]:
         made.Facts([text, (text, text)]),
         Section(text, [table, Chart(SVG, text, text), Section(text, [Note(text)])]),
         Section(text, [table], is_detail=True),
+        KeyFigures([KeyFigure(text, text, text, "doubt")]),
+        Beside([Note(text), table]),
     ]
     origin = {"sextant_version": text, "git_commit": text, "inputs_sha256": {text: text}}
     found = []
@@ -118,6 +134,20 @@ def test_files_of_a_page_replace_the_former_ones(tmp_path):
     assert (tmp_path / "p.html").read_text() == as_page(document)
     assert json.loads((tmp_path / "p.json").read_text()) == {"a": 1}
     assert sorted(path.stem for path in figures.iterdir()) == ["new", "so_Scores_2", "so_scores"]
+
+
+def test_blocks_of_a_page_are_plain_in_text():
+    figures = KeyFigures([KeyFigure("Price", "3.99 USD/h", "2,913 USD a month", "good")])
+    cell = Cell("2 × H100", "7.98 USD/h, 0.93", "good", "levels end at 8 users")
+    table = Table(["LLM", "chat"], [["a", cell]] * 3, {0, 1})
+    document = Document("T", [made.Headline("Yes."), figures, Beside([table, Note("Note.")])])
+    row = "a    2 × H100, 7.98 USD/h, 0.93"
+    assert as_text(document).splitlines() == ["Yes.", "", "LLM  chat", row, row, row, "", "Note."]
+    html = as_page(document)
+    assert "<dt>Price</dt><dd>3.99 USD/h</dd>" in html and '<table class="sorts">' in html
+    assert "2 × H100<small>7.98 USD/h, 0.93</small><small>levels end at 8 users</small>" in html
+    two_rows = Document("T", [Table(["LLM", "chat"], [["a", cell]] * 2)])
+    assert "<script>" not in as_page(two_rows) and "<script>" in html  # nothing to sort
 
 
 def test_a_table_of_a_frame_has_the_columns_that_have_a_label():

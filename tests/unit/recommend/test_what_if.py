@@ -263,8 +263,10 @@ def test_keys_and_screen_readers_reach_all(tab, page) -> None:
         for node in nodes
         if node.get("role", {}).get("value") in ("slider", "spinbutton", "checkbox", "button")
     ]
-    # Load twice, two limits, risk, a price and a box per profile, a button.
-    assert len(controls) == 14 and all(controls)
+    labels = "[...document.querySelectorAll('table.sorts button')]"
+    n_sorted = tab.run(f"{labels}.filter((each) => each.checkVisibility()).length")
+    # Load twice, two limits, risk, a price and a box per profile, a button; labels that sort.
+    assert len(controls) == 14 + n_sorted and all(controls)
     assert {"ITL at p50, at most", "USD per hour of one 1xA10-24GB"} <= {*controls}
     live = tab.run("document.querySelector('[data-part=answer]').getAttribute('aria-live')")
     assert live == "polite"
@@ -280,6 +282,28 @@ def test_keys_and_screen_readers_reach_all(tab, page) -> None:
     assert prices == sorted(prices) and prices[0] < prices[-1]
     tab.press("Tab")
     assert tab.run(f"{focused}.name") == "risk"
+
+
+@needs_chromium
+def test_what_cannot_be_changed_is_text_with_how_to_ask_again(tab, page) -> None:
+    open_page(tab, page("gaps"))
+    sliders = "document.querySelectorAll('#what-if input[type=range]').length"
+    assert tab.run(sliders) == 0, "rate and limits were simulated as asked, so nothing can move"
+    words = tab.run("document.querySelector('#what-if .dials').innerText")
+    assert "Requests per second: 4" in words and "for another one ask sextant recommend" in words
+    for limit in GAPS.asked.limits:
+        assert f"ask sextant recommend again with --{limit}-ms" in words
+
+
+@needs_chromium
+def test_the_chart_covers_the_probabilities_of_its_marks_and_names_them(tab, page) -> None:
+    open_page(tab, page("users"))
+    texts = tab.run("[...document.querySelectorAll('#what-if svg text')].map(it => it.textContent)")
+    assert {"Price (USD/h)", "Probability to meet the SLO"} <= {*texts}
+    assert any(" × 1x" in text for text in texts)
+    dots = "[...document.querySelectorAll('#what-if svg circle.best')]"
+    heights = tab.run(f"{dots}.map(it => Number(it.getAttribute('cy')))")
+    assert max(heights) - min(heights) > 60, "the marks use the height of the chart"
 
 
 @needs_chromium

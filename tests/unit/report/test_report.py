@@ -15,9 +15,10 @@ from sextant.pages.blocks import as_text
 from sextant.points.frame import FLOOR_MS
 from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.report.answers import REFERENCE_PREDICTORS, store_summary, unsure_words
+from sextant.report.answers import REFERENCE_PREDICTORS, store_summary, verdict_cell
 from sextant.report.stored import prediction_pairs, read_tables
 from sextant.report.trust import prediction_figure
+from sextant.report.verdicts import Verdict
 from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 
@@ -168,8 +169,9 @@ def test_a_rate_that_is_simulated_has_that_answer_alone_and_another_a_steady_loa
     rows = ROWS | {"slo": [rate], "capacity": capacity, "point": points}
     database, html, document = written(tmp_path, rows)
     said = summary_text(database)
-    assert re.search(r"good +3 × small 0\.3\n", said)
-    assert "4 × large 1.2 predicted as a steady load" in said and "2 × small" not in said
+    assert re.search(r"good +3 × small, 0\.30 USD/h, 0\.95\n", said)
+    assert "4 × large, 1.20 USD/h, as a steady load" in said and "2 × small" not in said
+    assert said.count("for 2 requests a second") == 1, "an SLO is listed once"
     assert "Simulated, see Capacity below: good." in Page(html).text
     assert "good" not in {row["llm_id"] for row in document["decisions"]}
 
@@ -191,14 +193,14 @@ def test_the_page_opens_with_what_to_rent_and_what_follows_from_it(report):
     card = text[text.index("good (measured): 2 × small") : text.index("slow (measured): none")]
     assert "0.20 USD/h, 146 USD a month (730 h)" in card
     # 15 of 20 ms with 8 users, the most that was tried; two replicas hold just what is asked for.
-    assert "ITL 15 ms (14 to unknown), limit 20 ms at p50 25 % of room; at least 16 users" in card
+    assert "ITL 15 ms (14 to unknown), limit 20 ms at p50 25 % below it; at least 16 users" in card
     assert "Load of a replica 8 users" in card
     assert "the SLO is not kept: the 1 left carries 8 users within the limits, 50 % of" in card
     assert "2 replicas × large, 0.4 USD/h more; wins below 0.1 USD/h a replica (now 0.3" in card
     assert "Probability to meet the SLO 0.93; so few requests" in card
     (found,) = [row for row in document["decisions"] if row["llm_id"] == "good"]
     assert found["headroom"]["without_one"] == {"replicas": 1, "load": 8.0, "is_kept": False}
-    headings = ["What to rent", "Feasibility", "Points", "How much to trust"]
+    headings = ["What to rent", "LLM by LLM", "How much to trust", "Feasibility", "Points"]
     places = [html.index(f">{words}") for words in headings]
     assert places == sorted(places)
 
@@ -279,17 +281,18 @@ def test_a_malicious_name_is_drawn_as_text(tmp_path):
     }
     _, html, _ = written(tmp_path, rows)
     svg = html[html.index("<svg") : html.index("</svg>")]
-    assert "&lt;script&gt;" in svg and html.count("<script>") == 1 and EVIL not in html
+    assert "&lt;script&gt;" in svg and html.count("<script>") == 2 and EVIL not in html
     assert EVIL in Page(svg).text and "limit 10.5 ms" in Page(html).text
     scripts = [each for tag, each in Page(html).elements if tag == "script"]
-    assert sum(each.get("type") is None for each in scripts) == 1
+    assert sum(each.get("type") is None for each in scripts) == 2  # what if, and sorted tables
 
 
 def test_the_page_needs_no_network(report):
     page = Page(report[1])
     urls = set(re.findall(r"\w+://[^\s\"'<>)]*", report[1]))
     assert urls <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
-    assert page.links and all(link.startswith("#") for link in page.links)
+    assert page.links
+    assert all(link.startswith("#") or link == "traces/sample.html" for link in page.links)
     assert not page.tags & {"link", "img", "iframe"}
     assert not re.search(r"@import|url\((?!#)", report[1])
 
@@ -336,11 +339,13 @@ def figures_of(folder) -> dict[str, str]:
 def test_every_figure_is_a_file_too(report):
     figures = figures_of(report[0].parent / "out")
     assert list(figures) == [
-        "load_chat_good.svg",
-        "load_chat_script_alert_x_script.svg",
-        "load_chat_slow.svg",
-        "prediction_chat_llm_pilot.svg",
-        "so_scores_chat.svg",
+        "load_chat_good_itl.svg",
+        "load_chat_good_nttft.svg",
+        "load_chat_script_alert_x_script_itl.svg",
+        "load_chat_script_alert_x_script_nttft.svg",
+        "load_chat_slow_itl.svg",
+        "load_chat_slow_nttft.svg",
+        "prediction_llm_pilot.svg",
     ]
     for name, svg in figures.items():
         root = ElementTree.fromstring(svg)
@@ -388,28 +393,27 @@ def test_predictions_stand_beside_the_truth_of_hidden_llms_only(report, tmp_path
 
 def test_facts_of_feasibility_and_scores_are_on_the_page(report):
     text = Page(report[1]).text
-    assert "Trace sample: traces/sample.html next to this page." in text
+    assert "traces/sample.html" in Page(report[1]).links
     assert "good ✓ 26,668 –" in text and "unsupported: 3 heads" in text
     assert "llm_pilot 100 % 200 % 0 % 20 % –" in text
-    assert "✓ +200 %" in text and "1 × large 0.3 USD/h (not judged)" in text
+    assert "✓ +200 %" in text and "1 × large, 0.30 USD/h (not judged)" in text
     assert "– USD/h" not in text  # of an LLM that no profile serves
 
 
 def test_the_summary_for_a_terminal_opens_with_the_answers(report):
     lines = summary_text(report[0]).splitlines()
-    assert lines[0].startswith("Cheapest deployment that meets each SLO")
+    assert lines[0].startswith("Limits met: chat for 2 of 3; a deployment costs 0.20 to 1.20 USD/h")
+    limits = "median nTTFT ≤ 1 ms per input token and median ITL ≤ 20 ms"
+    assert lines[2] == f"chat: {limits}, for 16 users"
     assert "2 LLMs on 2 GPU profiles: 6 points, 619 requests, 2 failed." in lines
     start = lines.index("  LLM                            chat")
     rows = [line for line in lines[start + 1 : start + 5] if "$" not in line]
     assert dict(line.split(maxsplit=1) for line in rows) == {
-        **{"good": "2 × small 0.2", "slow": "none, ITL 1.8× its limit"},
+        **{"good": "≤ 2 × small, 0.20 USD/h, 0.93", "slow": "none, ITL 1.8× its limit"},
         "nobody-knows": "not known",
     }
-    assert any(line.endswith("4 × large 1.2 predicted") for line in lines)
+    assert any(line.endswith("4 × large, 1.20 USD/h, predicted") for line in lines)
     assert any(line.split()[:4] == ["llm_pilot", "100", "%", "200"] for line in lines)
-    assert (
-        "  chat: median nTTFT ≤ 1 ms per input token and median ITL ≤ 20 ms, for 16 users" in lines
-    )
 
 
 @pytest.mark.parametrize(
@@ -472,7 +476,7 @@ def long_sheet(n_slos: int) -> dict:
 def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path):
     database, html, document = written(tmp_path, long_sheet(8))
     printed = summary_text(database)
-    assert "Cheapest deployment that meets the first of 8 SLOs" in printed
+    assert "Cheapest deployment for the first of 8 SLOs" in printed
     assert printed.count("for 16 users") == 1
     of_first, means = [line.split() for line in printed.splitlines() if "llm_pilot" in line]
     assert of_first[:6] == ["llm_pilot", "0", "%", "–", "0", "%"]
@@ -486,7 +490,7 @@ def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path
     assert "slo-03: recommendations for hidden LLMs" in text
     assert html.count("Limits: ") == 1
     names = list(figures_of(tmp_path / "out"))
-    assert "prediction_slo-03_llm_pilot.svg" in names
+    assert "prediction_llm_pilot.svg" in names
     assert sum(name.startswith("prediction") for name in names) == 2
     assert {row["slo_id"] for row in document["held_out"]} == {
         s["slo_id"] for s in document["slos"]
@@ -535,20 +539,91 @@ def test_many_profiles_make_a_matrix_of_marks(tmp_path):
     assert "✓ can be served: 2. ✗ memory too small (Table III): 2. – omitted: software" in text
 
 
-def test_predictions_have_a_panel_per_llm_with_its_error():
+def test_predictions_have_a_panel_per_latency_with_its_error():
     shared = {"itl_ms": 10.0, "true_itl_ms": 10.0}
     pairs = [
         {"llm_id": llm_id, "nttft_ms": nttft_ms, "true_nttft_ms": true_ms, **shared}
         for llm_id, nttft_ms, true_ms in (("one", 1.5, 1), ("one", FLOOR_MS, 1), ("two", 2, 2))
     ]
     drawn = figure_texts(prediction_figure(pairs, "t"))
-    # Mean of 50 % and 100 %: a prediction of 0, which has no place on the axes, still counts.
-    assert {"one: 75 %", "two: 0 %"} <= set(drawn)
+    # Mean of 50 %, 100 % and 0: a prediction of 0, which has no place on the axes, still counts.
+    assert {"nTTFT: mean error 50 %", "ITL: mean error 0 %", "one", "two"} <= set(drawn)
     assert not [text for text in drawn if "e-" in text], "the axes reach down to the floor"
 
 
-def test_an_option_that_is_less_likely_than_not_is_marked_as_unsure():
+def test_the_cell_has_the_probability_and_below_a_half_nothing_meets():
     option = Option("1xA100-40GB", 2, 8, 8.2, 0.295)
-    assert unsure_words(option) == ", unsure (0.29)"
-    assert not unsure_words(option._replace(probability_met=0.5))
-    assert not unsure_words(option._replace(probability_met=None))
+    chat = slo.SLO(**SLO)
+    cells = {
+        probability: verdict_cell(
+            Verdict(chat, "a", option._replace(probability_met=probability), "measured")
+        )
+        for probability in (0.295, 0.5, 0.93, None)
+    }
+    assert cells[0.295][:3] == ("none", "nearest 2 × 1xA100-40GB, 8.20 USD/h, 0.29", "bad")
+    assert cells[0.5][:3] == ("2 × 1xA100-40GB", "8.20 USD/h, 0.50", "doubt")
+    assert cells[0.93][:3] == ("2 × 1xA100-40GB", "8.20 USD/h, 0.93", "good")
+    assert cells[None][:3] == ("2 × 1xA100-40GB", "8.20 USD/h", "good")
+
+
+def test_replicas_that_only_the_levels_ask_for_are_marked_with_what_to_measure_next(report):
+    database, html, _ = report
+    # 8 users were the most that a replica was loaded with, 16 are asked for.
+    for text in (Page(html).text, summary_text(database)):
+        assert "≤ 2 × small" in text
+        assert "no replica was loaded with more than 8 users, so fewer replicas may do" in text
+        assert "add level 16 to the scenario" in text
+    assert "levels end at 8 users" in Page(html).text
+    wide = Verdict(slo.SLO(**SLO | {"users": 40}), "a", Option("x", 5, 8, 1.0), "measured", None, 8)
+    assert wide.further_levels == [16, 32, 40]
+
+
+def test_cuts_and_doubts_stand_in_one_line_under_the_table(report):
+    _, html, _ = report
+    boxes = html.split('<div class="warn">')[1:]
+    (line,) = re.findall("<li>(.*?)</li>", boxes[0].split("</div>")[0])
+    assert "cut to 1,024 input tokens; 50.9 % of them were longer" in line
+    assert "a demonstration of the method" in line
+    assert "3 of 6 points are doubtful" in line
+
+
+def test_the_page_opens_with_the_finding_and_the_map_stands_before_the_table(tmp_path):
+    probable = [
+        row | {"probability_met": 0.934 if row["gpu_profile_id"] == "small" else 0.4}
+        for row in ROWS["candidate"]
+        if row["status"] == "meets"
+    ]
+    _, html, _ = written(tmp_path, ROWS | {"candidate": probable})
+    heading = re.search("<h1>(.*?)</h1>", html)[1]
+    assert heading.startswith("Limits met: chat for 2 of 3; a deployment costs 0.20 to 1.20 USD/h.")
+    places = [html.index(part) for part in ("<h1>", 'class="key"', "<nav", "<svg", "<table")]
+    assert places == sorted(places)
+    (svg,) = figures_of(tmp_path / "out").keys() & {"price_probability_measured.svg"}
+    drawn = figure_texts(figures_of(tmp_path / "out")[svg])
+    assert {"Price (USD/h)", "Probability to meet the SLO", "2 × small", "chat"} <= set(drawn)
+
+
+def test_no_page_says_nan(report):
+    shown = report[1][report[1].index("<body>") : report[1].rindex("<script>")]
+    assert not re.search(r"\bnan\b", Page(shown).text, re.IGNORECASE)
+
+
+@needs_chromium
+def test_a_table_is_sorted_by_the_column_whose_label_is_pressed(report, tmp_path):
+    press = """(label => {
+        const button = [...document.querySelectorAll("table.sorts button")]
+            .find(each => each.textContent === label);
+        button.click();
+        const head = button.closest("th"), rows = [...button.closest("table").tBodies[0].rows];
+        return [head.ariaSort, ...rows.map(row => row.cells[head.cellIndex].textContent)];
+    })"""
+    with browser(tmp_path) as tab:
+        tab.open(report[0].parent / "out" / "index.html")
+        names = sorted(["good", "nobody-knows", "slow", EVIL], key=lambda it: it.strip("<").lower())
+        ascending = tab.run(f"{press}('LLM')")
+        assert ascending[0] == "ascending" and sorted(ascending[1:]) == sorted(names)
+        descending = tab.run(f"{press}('LLM')")
+        assert descending == ["descending", *reversed(ascending[1:])]
+        numbers = tab.run(f"{press}('ITL, median (ms)')")
+        assert numbers[1:] == ["5", "8", "10", "15", "36", "60"]
+        assert not tab.of_kind("Log.entryAdded", "Runtime.exceptionThrown")

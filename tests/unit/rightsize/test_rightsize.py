@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import sextant
+from html_page import figure_texts
 from served_metrics import Server, matrix, simulated, slower_law
 from sextant.base.errors import InputError
 from sextant.rightsize.question import Deployed
@@ -189,6 +190,13 @@ def test_the_text_has_everything_and_the_page_is_whole(answer) -> None:
         assert part in text
     page = answer.to_html()
     assert "All hours" in page
+    drawn = {*figure_texts(page)}
+    assert {
+        "Requests/s",
+        "limit",
+        "Probability",
+        "calibrated",
+    } <= drawn and " observed at p" in page
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
