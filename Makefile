@@ -110,7 +110,7 @@ schemas: .venv/.ready
 # Newer versions: make lock PIP_COMPILE_ARGS=--upgrade
 lock: .venv/.ready
 	$(BIN)/pip install $(QUIET) pip-tools
-	$(COMPILE) --extra pipeline --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra pipeline --extra serve --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra baselines \
 		--output-file requirements-baselines.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra docs \

@@ -51,9 +51,9 @@ class Tab:
             text += each
         return json.loads(text)
 
-    def open(self, page: Path) -> None:
-        """Show a page and wait until it is loaded."""
-        self.call("Page.navigate", url=page.as_uri())
+    def open(self, page: Path | str) -> None:
+        """Show a page, a file or an address, and wait until it is loaded."""
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while (event := self._next()).get("method") != "Page.loadEventFired":
             self.events.append(event)
 
@@ -70,9 +70,10 @@ class Tab:
 
     def press(self, key: str) -> None:
         """Press a key and let it go."""
-        code = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, " ": 32}[key]
+        code = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, " ": 32, "Enter": 13}[key]
         for kind in ("keyDown", "keyUp"):
-            words = {"text": key} if key == " " and kind == "keyDown" else {}
+            texts = {" ": " ", "Enter": "\r"}
+            words = {"text": texts[key]} if key in texts and kind == "keyDown" else {}
             parts = {"key": key, "code": "Space" if key == " " else key, **words}
             self.call("Input.dispatchKeyEvent", type=kind, windowsVirtualKeyCode=code, **parts)
 

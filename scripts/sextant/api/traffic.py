@@ -26,6 +26,8 @@ _RATE_FIELDS: dict[str | None, str] = {
     "arrivals": "--burstiness",
 }
 _MOST_SESSIONS = 100_000
+_MOST_RPS = 1e6
+"""Requests a second: as many as an SLO may ask for."""
 _MOST_DRAWN = 1_000_000
 """Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
 
@@ -104,6 +106,9 @@ class TrafficOptions(TraceChoiceOptions):
 
         lengths = case.lengths()
         rate_rps = self.request_rate * self.traffic
+        if not 0 < rate_rps <= _MOST_RPS:
+            fix = f"give a rate above 0, up to {_MOST_RPS:,.0f}"
+            raise InputError(f"{rate_rps:g} is not a rate", field="--request-rate", fix=fix)
         duration_s = None
         if self.duration is not None:
             duration_s = seconds_of(self.duration, "--duration")

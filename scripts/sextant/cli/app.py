@@ -36,6 +36,7 @@ _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "doctor": "cluster",
     "plan": printing,
     "measure": "cluster",
+    "serve": "serve",
 }
 """How a command prints the answers of the library's function of its name; of other commands, the
 module here that has them. Only what the command that runs needs is loaded."""

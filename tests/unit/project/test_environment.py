@@ -12,7 +12,7 @@ from support import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LOCKS = {
-    ("pipeline", "dev"): ROOT / "requirements.lock",
+    ("pipeline", "serve", "dev"): ROOT / "requirements.lock",
     ("baselines",): ROOT / "requirements-baselines.lock",
     ("docs",): ROOT / "requirements-docs.lock",
 }
@@ -56,7 +56,7 @@ def test_environment_yml_has_the_locked_versions() -> None:
         name: version for lock in LOCKS.values() for name, version in pins(lock.read_text()).items()
     }
 
-    wanted = {one.name: locked[one.name] for one in ranges("pipeline", "dev", "baselines")}
+    wanted = {one.name: locked[one.name] for one in ranges("pipeline", "serve", "dev", "baselines")}
 
     assert pins("\n".join(pip)) == wanted
     assert len(pip) == len(wanted)
@@ -64,7 +64,7 @@ def test_environment_yml_has_the_locked_versions() -> None:
 
 def test_the_oldest_versions_are_the_lower_ends_of_the_ranges() -> None:
     oldest = pins((ROOT / "requirements-oldest.txt").read_text())
-    required = ranges("pipeline")
+    required = ranges("pipeline", "serve")
 
     assert set(oldest) == {requirement.name for requirement in required}
     for requirement in required:
