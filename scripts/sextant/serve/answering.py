@@ -10,7 +10,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ import sextant
 import sextant.capacity.capacity
 import sextant.capacity.document
 import sextant.capacity.simulation
+import sextant.deploy.files
 import sextant.pages.page
 import sextant.recommend.document
 import sextant.recommend.recommend
@@ -29,6 +30,7 @@ import sextant.rightsize.rightsize
 from sextant.api.shown import ShownAnswer
 from sextant.api.traces import ingest
 from sextant.base.errors import InputError
+from sextant.deploy.targets import TARGETS
 from sextant.serve.attachments import TRACE, Attached
 from sextant.serve.catalogue import CATALOGUES
 from sextant.serve.questions import Ask, keywords_of, script_of
@@ -129,8 +131,18 @@ def _reply(ask: Ask, shown: ShownAnswer, attached: Attached) -> Answered:
     content = json.dumps(shown.to_dict(), allow_nan=False)
     if not ask.has_page:
         return Answered(200, content)
-    files = {name: text for name, text in attached.files.items() if Path(name).name == name}
-    return Answered(200, content, shown.to_html(), script_of(ask), files)
+    page = shown.to_html()
+    return Answered(200, content, page, script_of(ask), attached.files, _bundles(shown))
+
+
+def _bundles(shown: ShownAnswer) -> dict[str, dict[str, str]]:
+    """Return the files that start an answer, for each target that can."""
+    bundles: dict[str, dict[str, str]] = {}
+    for target in TARGETS if shown.deployments() else ():
+        # The command of another engine than that of the answer, or what a platform cannot do.
+        with suppress(InputError):
+            bundles[target] = shown.deployment(target)
+    return bundles
 
 
 @contextmanager

@@ -153,7 +153,7 @@ function link(folder, name, words, isDownload) {
 function show(answered) {
   const folder = `/answers/${answered.id}`;
   const links = [link(folder, "answer.html", "Open as a page", false), link(folder, "answer.json", "JSON", true),
-    link(folder, "question.zip", "Question", true)];
+    link(folder, "question.zip", "The question", true)];
   if (answered.bundles.length) {
     const words = document.createElement("span");
     words.className = "soft";
