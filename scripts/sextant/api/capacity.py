@@ -63,7 +63,8 @@ class SearchOptions:
     config, or a .csv of t_s and ready or replicas."""
     tune_policy: Path | None = None
     """File to write: a KEDA ScaledObject with the target that costs least, of --policy's metric or
-    of requests in flight; beside it .values.yaml for vLLM's production stack."""
+    of requests in flight, with --policy's labels; beside it .values.yaml for vLLM's production
+    stack. Of a Ray Serve config that stays the best: its autoscaling_config."""
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; 0.99 by default."""
     draws: Annotated[int, typer.Option(min=0)] = 1000
@@ -148,13 +149,15 @@ def answer_traffic(
     from sextant.base.sheets import write_yaml
     from sextant.capacity.capacity import answer_capacity
     from sextant.capacity.document import capacity_document
+    from sextant.capacity.manifests import ScaledObject
 
     answer = answer_capacity(question, (*notes, *question.notes))
 
     scaling = answer.findings.scaling if answer.findings else None
     if tune_policy is not None and scaling is not None and scaling.manifest is not None:
         write_yaml(tune_policy, scaling.manifest.to_dict())
-        write_yaml(tune_policy.with_suffix(".values.yaml"), scaling.manifest.stack_values())
+        if isinstance(scaling.manifest, ScaledObject):
+            write_yaml(tune_policy.with_suffix(".values.yaml"), scaling.manifest.stack_values())
 
     return ShownAnswer(
         result=answer,

@@ -11,9 +11,10 @@ from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption, pools_pay
-from sextant.capacity.policies import ScaledObject
+from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
+from sextant.deploy.deployment import Scaling
 from sextant.facts.slo import SLO
 from sextant.facts.startup import Startup
 from sextant.workload.part import StreamPart
@@ -30,7 +31,7 @@ def facts_of(value: Any) -> Any:
     match value:
         case Startup():
             return value.facts()
-        case ScaledObject():
+        case ScaledObject() | RayConfig():
             return value.to_dict()
         case list() | tuple():
             return [facts_of(item) for item in value]
@@ -400,7 +401,7 @@ class ScalingComparison:
     n_windows: int
     initial: int
     """Replicas that a reactive policy starts with."""
-    manifest: ScaledObject | None
+    manifest: ScaledObject | RayConfig | None
     """The tuned policy; None: none is tuned, or it attains too little."""
     asked_attainment: float | None
     worst: Sequence[WorstMinute]
@@ -445,6 +446,20 @@ class CapacityAnswer(Answer):
     """Whether prefill and decode on separate replicas are asked about."""
     pools: PoolsOption | None
     """The cheapest two pools; None: they are not asked about, or none are likely enough."""
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The tuned policy, of the servers of this LLM alone; None: none is tuned, or it is Ray's.
+
+        Without labels a query would count the requests of all LLMs.
+        """
+        comparison = self.findings.scaling if self.findings else None
+        manifest = comparison.manifest if comparison else None
+        if not isinstance(manifest, ScaledObject):
+            return None
+        if self.settings is not None and self.settings.is_model_known:
+            manifest = manifest.labelled(f'model_name="{self.settings.model}"')
+        return Scaling(spec=manifest.scaling())
 
     @property
     def do_pools_pay(self) -> bool:

@@ -24,7 +24,7 @@ from sextant.capacity.answer import (
     Split,
     WindowsSummary,
 )
-from sextant.capacity.policies import ScaledObject
+from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.capacity.timeline import quiet_words, timeline_charts
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.decide.windows import Target
@@ -227,7 +227,7 @@ def _scaling_sections(answer: CapacityAnswer, scaling: ScalingComparison) -> lis
     return [Section("Autoscaling", [*blocks, Note(_POLICIES_NOTE)])]
 
 
-def _tuned_words(costs: Sequence[PolicyCost], tuned: ScaledObject) -> str:
+def _tuned_words(costs: Sequence[PolicyCost], tuned: ScaledObject | RayConfig) -> str:
     """Return the tuned policy in words, and its price beside that of replicas that stay."""
     tuned_usd, fixed_usd = (
         next(cost.usd for cost in costs if cost.policy == name) for name in ("tuned", "fixed")

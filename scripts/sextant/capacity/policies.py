@@ -7,7 +7,6 @@ replicas over time: `t_s` and `ready` (that serve) or `replicas` (that are order
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import reading
 from sextant.base.sheets import read_yaml
+from sextant.capacity.queries import Unread, read_query
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.simulate.scaling import (
-    Aggregate,
     Direction,
-    Metric,
     Reactive,
     ScalingPolicy,
     Step,
@@ -29,27 +27,10 @@ from sextant.simulate.scaling import (
     Trigger,
 )
 
-METRICS: Mapping[str, tuple[Metric, str]] = {
-    "num_requests_waiting": ("requests_waiting", "sum(vllm:num_requests_waiting)"),
-    "num_requests_running": ("requests_running", "sum(vllm:num_requests_running)"),
-    "cache_usage_perc": ("kv_used_fraction", "sum(vllm:kv_cache_usage_perc)"),
-    "time_to_first_token_seconds": (
-        "ttft_s",
-        "histogram_quantile(0.9, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[1m])))",
-    ),
-    "generation_tokens": ("throughput_tok_s", "sum(rate(vllm:generation_tokens_total[1m]))"),
-    "request_success": ("request_rate_rps", "sum(rate(vllm:request_success_total[1m]))"),
-}
-"""For each name of a vLLM metric: what it measures, and the query that is written for it."""
-_IN_FLIGHT = "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)"
-_AGGREGATES: dict[str, Aggregate] = {"avg": "mean", "max": "max"}
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_RATE_WINDOW_S = 60.0
 _LATE_S = 60.0
 """Latest time of the first row of replicas over time; its replicas count from the start."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
 _PREFIXES = {"m": 1e-3, "k": 1e3, "": 1.0}
-_PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 
 
 def read_policy(path: Path) -> ScalingPolicy:
@@ -197,7 +178,12 @@ class _Manifest:
             target = of.below("target")
             is_average = "averageValue" in target.fields
             value = target.number("averageValue" if is_average else "value", least=1e-9)
-            triggers.append(self._trigger(of.below("metric").fields.get("name"), value, is_average))
+            metric = of.below("metric")
+            labels = metric.below("selector", "matchLabels").fields.items()
+            selector = ",".join(f'{name}="{text}"' for name, text in labels)
+            query = f"{metric.fields.get('name')}{{{selector}}}" if selector else ""
+            name = query or metric.fields.get("name")
+            triggers.append(self._trigger(name, value, is_average))
         replicas = self.replicas("minReplicas", "maxReplicas", (1, None), fewest=1)
         return self.below("behavior").reactive(triggers, replicas)
 
@@ -253,95 +239,7 @@ class _Manifest:
 
     def _trigger(self, query: Any, target: float, is_average: bool) -> Trigger:
         """Return what a query of Prometheus, or a metric's name, reads of vLLM."""
-        text = re.sub(r"\{[^}]*\}", "", str(query))
-        metrics = [metric for name, (metric, _) in METRICS.items() if name in text]
-        is_sum = "requests_waiting" in metrics and "requests_running" in metrics
-        # What is neither a metric, a function that is followed, nor a group, changes the value.
-        rest = re.sub(r"\[[0-9]+[smh]\]|\b(by|without)\s*\([^)]*\)|vllm[:_]\w+", " ", text)
-        rest = re.sub(r"histogram_quantile\(\s*[0-9.]+\s*,", " ", rest)
-        rest = re.sub(r"\b(sum|avg|max|rate)\b|[\s(),]", "", rest)
-        if (len(metrics) != 1 and not is_sum) or rest != "+" * is_sum:
-            names = ", ".join(f"vllm:{name}" for name in METRICS)
-            fix = f"use one of {names}, or running + waiting; or give replicas over time as .csv"
-            raise self.wrong(f"{query!r} is not simulated", "query, metric", fix)
-        metric: Metric = "requests_in_flight" if is_sum else metrics[0]
-        window = re.search(r"\[([0-9]+)([smh])\]", text)
-        window_s = float(window[1]) * _UNITS_S[window[2]] if window else 0.0
-        if metric in ("ttft_s", "throughput_tok_s", "request_rate_rps"):
-            window_s = window_s or _RATE_WINDOW_S
-        share = re.search(r"histogram_quantile\(\s*([0-9.]+)", text)
-        first = re.match(r"\s*(avg|max)\b", text)
-        aggregate = _AGGREGATES[first[1]] if first else "sum"
-        at = float(share[1]) if share else 0.5
-        return Trigger(metric, target, is_average, aggregate, window_s, at)
-
-
-@dataclass(frozen=True)
-class ScaledObject:
-    """A policy as a ScaledObject of KEDA, to apply as it is but for names and address."""
-
-    llm_id: str
-    policy: Reactive
-
-    @property
-    def name(self) -> str:
-        """Of the LLM, in lower case, with hyphens in place of what Kubernetes does not allow."""
-        return re.sub(r"[^a-z0-9]+", "-", self.llm_id.lower()).strip("-")
-
-    @property
-    def thresholds(self) -> list[tuple[str, str]]:
-        """The query of each trigger, and its threshold."""
-        queries = {metric: query for metric, query in METRICS.values()}
-        queries["requests_in_flight"] = _IN_FLIGHT
-        return [
-            (queries[trigger.metric], f"{trigger.target:.4g}") for trigger in self.policy.triggers
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the manifest."""
-        return {
-            "apiVersion": "keda.sh/v1alpha1",
-            "kind": "ScaledObject",
-            "metadata": {"name": self.name},
-            "spec": {"scaleTargetRef": {"name": self.name}, **self._scaling()},
-        }
-
-    def stack_values(self) -> dict[str, Any]:
-        """Return the values of vLLM's production stack that make this ScaledObject."""
-        keda = {"enabled": True, **self._scaling()}
-        return {"servingEngineSpec": {"modelSpec": [{"name": self.name, "keda": keda}]}}
-
-    def _scaling(self) -> dict[str, Any]:
-        """Return the `spec`, without what it scales."""
-        policy = self.policy
-        behavior = {
-            name: {
-                "stabilizationWindowSeconds": int(way.stabilization_s),
-                "selectPolicy": way.select,
-                "policies": [
-                    {
-                        "type": step.kind,
-                        "value": int(step.value),
-                        "periodSeconds": int(step.period_s),
-                    }
-                    for step in way.steps
-                ],
-            }
-            for name, way in (("scaleUp", policy.up), ("scaleDown", policy.down))
-        }
-        triggers = [
-            {
-                "type": "prometheus",
-                "metricType": "AverageValue" if trigger.is_average else "Value",
-                "metadata": {"serverAddress": _PROMETHEUS, "query": query, "threshold": threshold},
-            }
-            for trigger, (query, threshold) in zip(policy.triggers, self.thresholds, strict=True)
-        ]
-        return {
-            "minReplicaCount": policy.least,
-            "maxReplicaCount": policy.most,
-            "pollingInterval": int(policy.period_s),
-            "cooldownPeriod": int(policy.cooldown_s),
-            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
-            "triggers": triggers,
-        }
+        reading = read_query(str(query))
+        if isinstance(reading, Unread):
+            raise self.wrong(reading.problem, "query, metric", reading.fix)
+        return reading.trigger(target, is_average=is_average)

@@ -21,7 +21,7 @@ from sextant.capacity.answer import (
     WindowCurves,
     WorstMinute,
 )
-from sextant.capacity.policies import ScaledObject
+from sextant.capacity.manifests import manifest_of
 from sextant.capacity.question import CapacityQuestion
 from sextant.capacity.schedule import find_schedule
 from sextant.decide.replica_sizing import Sizing
@@ -44,6 +44,8 @@ _STABILIZATION_S = (120.0, 600.0)
 _FACTORS = [2 ** (step / 2) for step in range(-8, 9)]
 """Factors on a policy's targets that are tried."""
 _N_WORST = 5
+_TARGET_DIGITS = 4
+"""Significant digits of a tuned target."""
 
 
 def compare_policies(
@@ -78,7 +80,7 @@ def compare_policies(
         tuned = follower.tune(foresight)
         policies.append(("tuned", tuned.policy))
         if tuned.is_enough:
-            tuned_manifest = ScaledObject(llm_id, tuned.policy)
+            tuned_manifest = manifest_of(llm_id, tuned.policy)
 
     schedule = findings.schedule
     n_windows = findings.fixed.n_windows
@@ -252,7 +254,7 @@ class _Follower:
         fewest replicas, how long a peak is remembered, and the target; the largest target that is
         enough is found by bisection, since a larger target orders fewer replicas.
         """
-        in_flight = Trigger("requests_in_flight", self._in_flight())
+        in_flight = Trigger("requests_in_flight", self._in_flight(), labels=self._labels())
         bases = [Reactive((in_flight,), 2 * self.sizing.count)]
         if isinstance(self.asked.policy, Reactive):
             bases.append(self.asked.policy)
@@ -260,9 +262,7 @@ class _Follower:
         for base in bases:
             for least in sorted({base.least, min(foresight.counts)}):
                 for stabilization_s in _STABILIZATION_S:
-                    down = base.down._replace(stabilization_s=stabilization_s)
-                    policy = replace(base, least=least, down=down)
-                    self._bisect(policy, trials)
+                    self._bisect(_remembering(base, least, stabilization_s), trials)
         best = min(trials, key=lambda trial: (trial.is_short, trial.badness))
         return _Tuned(best.policy, not best.is_short)
 
@@ -270,7 +270,11 @@ class _Follower:
         """Find the largest factor on a policy's targets that attains what is asked."""
 
         def is_short(factor: float) -> bool:
-            triggers = [t._replace(target=factor * t.target) for t in policy.triggers]
+            # As it is written: nobody reads more digits of a target.
+            triggers = [
+                trigger._replace(target=float(f"{factor * trigger.target:.{_TARGET_DIGITS}g}"))
+                for trigger in policy.triggers
+            ]
             scaled = replace(policy, triggers=tuple(triggers))
             followed = self.follow(scaled, self.sizing.draw, self.sizing.day)
             short = followed.attainment < (self.asked.attainment or 0.0)
@@ -280,6 +284,12 @@ class _Follower:
 
         bisect_left(_FACTORS, True, key=is_short)
 
+    def _labels(self) -> tuple[str, ...]:
+        """Return the labels of the policy that is asked about, for running and for waiting."""
+        triggers = self.asked.policy.triggers if isinstance(self.asked.policy, Reactive) else ()
+        labels = next((trigger.labels for trigger in triggers if trigger.labels), ())
+        return (labels[0], labels[-1]) if labels else ()
+
     def _in_flight(self) -> float:
         """Return the requests that each replica of the answer has in the busiest window."""
         sizing = self.sizing
@@ -288,3 +298,13 @@ class _Follower:
         results = sizing.server.run(requests, sizing.count, sizing.draw, None)
         _, n_busiest = requests.busiest(span_s)
         return float(np.nanmean(results.e2e_s)) * n_busiest / span_s / sizing.count
+
+
+def _remembering(policy: Reactive, least: int, stabilization_s: float) -> Reactive:
+    """Return a policy with these fewest replicas, which remembers a peak for so long.
+
+    Ray Serve has one delay for a peak and for the last replica.
+    """
+    down = policy.down._replace(stabilization_s=stabilization_s)
+    cooldown_s = stabilization_s if policy.is_rays else policy.cooldown_s
+    return replace(policy, least=least, down=down, cooldown_s=cooldown_s)

@@ -48,6 +48,8 @@ class Trigger(NamedTuple):
     window_s: float = 0.0
     """Time over which the metric is averaged; 0: its value when it is looked at."""
     share: float = 0.5  #: The quantile of a latency.
+    labels: tuple[str, ...] = ()
+    """Of Prometheus, which servers are looked at: `a="b"` for each metric; here all are."""
 
 
 class Step(NamedTuple):
@@ -136,6 +138,11 @@ class Reactive:
     down: Direction = _DOWN
     cooldown_s: float = 300.0
     """Time without any load after which the last replica goes, where `least` is 0."""
+
+    @property
+    def is_rays(self) -> bool:
+        """Whether it is the rule of Ray Serve: without a tolerance, any number at once."""
+        return self.tolerance == 0 and not self.up.steps and not self.down.steps
 
     def looks_s(self, end_s: float) -> np.ndarray:
         """Return when the policy looks."""

@@ -1,16 +1,19 @@
 """Policies of an autoscaler's own files, and what `capacity` and `simulate` make of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.sheets import write_yaml
-from sextant.capacity.policies import ScaledObject, read_policy
+from sextant.capacity.manifests import RayConfig, ScaledObject, manifest_of
+from sextant.capacity.policies import read_policy
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger
 
 WAITING = "sum(vllm:num_requests_waiting)"
@@ -80,7 +83,8 @@ def keda(folder: Path, query: str) -> Reactive:
 def test_a_scaled_object_is_read_with_kedas_defaults(tmp_path):
     found = keda(tmp_path, 'sum(vllm:num_requests_waiting{namespace="a/b"})')
     how = {"cooldown_s": 360.0, "down": Direction(120.0, (Step("Pods", 2.0, 60.0),))}
-    assert found == Reactive((Trigger("requests_waiting", 5.0),), most=8, least=0, **how)
+    trigger = Trigger("requests_waiting", 5.0, labels=('namespace="a/b"',))
+    assert found == Reactive((trigger,), most=8, least=0, **how)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,15 @@ def test_a_scaled_object_is_read_with_kedas_defaults(tmp_path):
     [
         (f"sum(vllm:num_requests_running) + {WAITING}", {"metric": "requests_in_flight"}),
         ("avg(vllm:kv_cache_usage_perc)", {"metric": "kv_used_fraction", "aggregate": "mean"}),
+        (
+            'sum(vllm:num_requests_waiting{m="x"}) + sum(avg_over_time('
+            'vllm:num_requests_running{m="x",n=~"a|b"}[90s]))',
+            {
+                "metric": "requests_in_flight",
+                "window_s": 90.0,
+                "labels": ('m="x",n=~"a|b"', 'm="x"'),
+            },
+        ),
         (
             "histogram_quantile(0.95, rate(vllm:time_to_first_token_seconds_bucket[2m]))",
             {"metric": "ttft_s", "window_s": 120.0, "share": 0.95},
@@ -114,15 +127,60 @@ def test_a_horizontal_pod_autoscaler_and_a_config_of_ray_serve_are_read(tmp_path
     assert read_policy(written(tmp_path, RAY)) == ray
 
 
-def test_what_is_written_is_read_again(tmp_path):
+LABELS = 'namespace="a/b",model_name="org/name"'
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        Trigger("requests_in_flight", 16.5),
+        Trigger("requests_in_flight", 16.5, labels=(LABELS, 'namespace="a/b"')),
+        Trigger("requests_in_flight", 3.0, aggregate="max", labels=(LABELS, LABELS)),
+        Trigger("requests_waiting", 2.0, window_s=30.0, labels=(LABELS,)),
+        Trigger("kv_used_fraction", 0.7125, is_average=False, aggregate="mean"),
+        Trigger("kv_used_fraction", 0.5, is_average=False, aggregate="mean", window_s=1.5),
+        Trigger("ttft_s", 0.8, is_average=False, window_s=300.0, share=0.95, labels=(LABELS,)),
+        Trigger("request_rate_rps", 3.25, window_s=30.0, labels=(LABELS,)),
+        Trigger("throughput_tok_s", 1234.0, window_s=7200.0),
+    ],
+)
+def test_what_is_written_is_read_again(tmp_path, trigger):
     down = Direction(600.0, (Step("Pods", 1, 60),))
-    policy = Reactive((Trigger("requests_in_flight", 16.5),), most=9, least=2, down=down)
+    policy = Reactive((trigger,), most=9, least=2, down=down)
     written_policy = ScaledObject("meta-llama__Llama-3.1-8B", policy)
     assert written_policy.to_dict()["metadata"]["name"] == "meta-llama-llama-3-1-8b"
     for content in (written_policy.to_dict(), written_policy.stack_values()):
         path = tmp_path / "out.yaml"
         write_yaml(path, content)
         assert read_policy(path) == policy
+
+
+def test_a_policy_of_ray_serve_is_written_as_one_of_ray_serve(tmp_path):
+    policy = read_policy(written(tmp_path, RAY))
+    assert isinstance(policy, Reactive)
+    fast = replace(policy, period_s=0.5, least=0)
+    manifest = manifest_of("llm", fast)
+    assert isinstance(manifest, RayConfig)
+    path = tmp_path / "out.yaml"
+    write_yaml(path, manifest.to_dict())
+    assert read_policy(path) == fast
+
+
+def test_a_policy_without_labels_can_name_the_servers_of_one_llm():
+    plain = Trigger("requests_in_flight", 4.0)
+    stated = Trigger("requests_waiting", 4.0, labels=(LABELS,))
+    labelled = ScaledObject("llm", Reactive((plain, stated), 3)).labelled('model_name="org/name"')
+    first, second = (query for query, _ in labelled.thresholds)
+    assert first.count('{model_name="org/name"}') == 2
+    assert second == f"sum(vllm:num_requests_waiting{{{LABELS}}})"
+
+
+def test_labels_of_a_horizontal_pod_autoscaler_are_kept(tmp_path):
+    selector = "name: vllm:num_requests_running, selector: {matchLabels: {namespace: chat}}"
+    text = HPA.replace("name: vllm:num_requests_running", selector)
+    policy = read_policy(written(tmp_path, text))
+    assert isinstance(policy, Reactive)
+    assert policy.triggers[0].labels == ('namespace="chat"',)
 
 
 def test_replicas_over_time_are_read(tmp_path):
@@ -143,6 +201,21 @@ WRONG = [
     (KEDA, WAITING, "sum(vllm:num_requests_running) - 3", "is not simulated"),
     (KEDA, WAITING, "vllm:num_requests_running or vector(5)", "is not simulated"),
     (KEDA, WAITING, "min(vllm:num_requests_running)", "is not simulated"),
+    (KEDA, WAITING, f"rate({WAITING}[1m])", "the rate of a gauge is no mean"),
+    (KEDA, WAITING, "max(avg_over_time(vllm:num_requests_waiting[1m]))", "largest of means"),
+    (KEDA, WAITING, "avg(rate(vllm:request_success_total[1m]))", "mean or the largest rate"),
+    (
+        KEDA,
+        WAITING,
+        "histogram_quantile(1.5.5, rate(vllm:time_to_first_token_seconds_bucket[5m]))",
+        "1.5.5 in .* is no quantile",
+    ),
+    (
+        KEDA,
+        WAITING,
+        "histogram_quantile(2, rate(vllm:time_to_first_token_seconds_bucket[5m]))",
+        "2 in .* is no quantile",
+    ),
     (KEDA, "'5'", "x", "'threshold': x is not a number from"),
     (KEDA, "type: prometheus", "type: cpu", "cpu is not simulated"),
     (KEDA, "Count: 8", "Count: 0.5", "'maxReplicaCount': 0.5 is not a whole number from 1 on"),
@@ -203,13 +276,16 @@ LLM = ("--hf-config", "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
 
 
 def test_capacity_compares_a_policy_and_writes_a_tuned_one(tmp_path, trace):
-    path = written(tmp_path, KEDA)
+    labels = 'namespace="chat"'
+    path = written(tmp_path, KEDA.replace(WAITING, f"sum(vllm:num_requests_waiting{{{labels}}})"))
     out = tmp_path / "tuned.yaml"
+    folder = tmp_path / "deployed"
     limits = ("--ttft-ms", "p95:2000", "--tpot-ms", "p95:60", "--window", "1min")
     profile = ("--gpu-profiles", "4xH100-80GB", "--startup", "60s", "--draws", "16")
     asked = ("capacity", "--trace", trace, *LLM, *limits, *profile)
     tuning = ("--policy", path, "--tune-policy", out, "--attainment", "0.9")
-    answer = json.loads(sextant(*asked, *tuning, "--format", "json"))
+    sextant(*asked, *tuning, "--deploy", "kubernetes", "--out", folder)
+    answer = json.loads((folder / "answer.json").read_text())
     found = answer["scaling"]
     rows = {row["policy"]: row for row in found["policies"]}
     assert list(rows) == ["fixed", "schedule", "policy", "tuned", "foresight"]
@@ -219,12 +295,19 @@ def test_capacity_compares_a_policy_and_writes_a_tuned_one(tmp_path, trace):
     assert rows["tuned"]["attainment"] >= 0.9
     assert rows["foresight"]["attainment"] >= rows["policy"]["attainment"]
     assert len(found["timeline"]["is_met"]) == found["n_windows"] == 30
-    # A tuned policy is simulated as it was written, also from its file.
-    for name in ("tuned.yaml", "tuned.values.yaml"):
-        again = json.loads(sextant(*asked, "--policy", tmp_path / name, "--format", "json"))
+    # A tuned policy is written as it was simulated: its file gives the same again.
+    for file in (out, tmp_path / "tuned.values.yaml", folder / "scaledobject.yaml"):
+        assert file.read_text().count(labels) == file.read_text().count("vllm:")
+        again = json.loads(sextant(*asked, "--policy", file, "--format", "json"))
         row = again["scaling"]["policies"][2]
-        assert row["attainment"] == pytest.approx(rows["tuned"]["attainment"], abs=0.04)
-        assert row["gpu_hours"] == pytest.approx(rows["tuned"]["gpu_hours"], rel=0.02)
+        assert (row["attainment"], row["gpu_hours"]) == (
+            rows["tuned"]["attainment"],
+            rows["tuned"]["gpu_hours"],
+        )
+    manifest = yaml.safe_load((folder / "scaledobject.yaml").read_text())
+    (deployment, _) = yaml.safe_load_all((folder / "kubernetes.yaml").read_text())
+    assert manifest["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert "replicas" not in deployment["spec"]
     text = sextant(*asked, "--policy", path)
     assert "Autoscaling:" in text
     assert "Worst minute" in text
