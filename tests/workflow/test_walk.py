@@ -26,6 +26,7 @@ PAGES = [
     ("sessions.md", 4),
     ("api.md", 3),
     ("rightsizing.md", 6),
+    ("deploy.md", 7),
 ]
 """Pages, and how many commands they have at least."""
 
