@@ -51,7 +51,7 @@ class SearchOptions:
     startup: str | None = None
     """From the order of a replica until it serves: 5min, or phases of the measured start,
     image=0s,weights=60s; by the LLM's size by default."""
-    least_replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas at any time.
+    least_replicas: Annotated[int, typer.Option(min=1, max=4096)] = 1  #: Replicas at any time.
     router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
     split_tokens: Annotated[int | None, typer.Option(min=1)] = None
@@ -67,7 +67,7 @@ class SearchOptions:
     stack. Of a Ray Serve config that stays the best: its autoscaling_config."""
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; 0.99 by default."""
-    draws: Annotated[int, typer.Option(min=0)] = 1000
+    draws: Annotated[int, typer.Option(min=0, max=100_000)] = 1000
     """Draws of the law; 0: the likeliest alone."""
     usd_per_month: float | None = None
     """A budget for a month of 730 hours: the answer is how much of this traffic it serves, as a

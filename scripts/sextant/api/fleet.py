@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from sextant.api.groups import time_option
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import StoreOptions
 from sextant.api.shown import ShownAnswer
@@ -19,8 +18,8 @@ class FleetOptions(StoreOptions):
     supply: Path  #: Sheet of the available nodes, TSV.
     traces: Path = Path("results/traces")  #: Folder of the normalised traces that demands name.
     risk: float = 0.1  #: Largest probability that a served demand misses its limits.
-    time_limit: Annotated[float, typer.Option(min=1)] = 120
-    """Seconds for each solution; then the best one is used."""
+    time_limit: Annotated[float, time_option(1)] = 120
+    """Time for each solution; then the best one is used."""
 
 
 @with_keywords

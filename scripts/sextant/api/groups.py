@@ -4,6 +4,7 @@ The help of an option is the docstring below its field, or the comment beside it
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typer.models import ArgumentInfo
 
 from sextant.base.errors import InputError
 from sextant.base.files import docstrings_below
+from sextant.base.numbers import number_of
 
 Seed = Annotated[
     int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
@@ -41,6 +43,7 @@ MaxOutput = Annotated[
 ]
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_MOST_S = 86400e4
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
 def numbers(text: str, option: str) -> list[float]:
     """Return the numbers of an option, separated by commas."""
     try:
-        return [float(part) for part in text.split(",")]
+        return [number_of(part) for part in text.split(",")]
     except ValueError:
         fix = "write numbers separated by commas"
         raise InputError(f"{text!r} are not numbers", field=option, fix=fix) from None
@@ -199,10 +202,34 @@ def numbers(text: str, option: str) -> list[float]:
 
 def seconds_of(text: str, option: str) -> float:
     """Return the seconds of an option, e.g. 90, 90s, 5min, 1h or 2d."""
-    match = _TIME.fullmatch(text.strip())
-    seconds = float(match[1]) * _UNITS_S[match[2]] if match else 0.0
-    if not seconds > 0:
+    seconds = _seconds(text)
+    if not 0 < seconds <= _MOST_S:
         whole = ", or whole" if option == "--window" else ""
         fix = f"give a time, e.g. 90s, 5min or 1h{whole}"
-        raise InputError(f"{text!r} is not a time above 0", field=option, fix=fix)
+        problem = f"{text[:40]!r} is not a time above 0 and up to 10,000 d"
+        raise InputError(problem, field=option, fix=fix)
     return seconds
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a text; NaN where it is no time."""
+    match = _TIME.fullmatch(text.strip())
+    return float(match[1]) * _UNITS_S[match[2]] if match else math.nan
+
+
+def time_option(least_s: float | None = None, most_s: float | None = None) -> Any:
+    """Return an option that takes a time as all commands do: 90, 90s, 5min, 1h or 2d."""
+    low_s = least_s or 0.0
+    high_s = most_s or _MOST_S
+
+    def seconds(text: str | float) -> float:
+        if not isinstance(text, str):  # the default
+            return text
+        value = _seconds(text)
+        if not low_s <= value <= high_s:
+            bounds = f" from {low_s:g} s on" if least_s else ""
+            bounds += f" up to {high_s:,.0f} s" if most_s or value > high_s else ""
+            raise typer.BadParameter(f"{text[:40]!r} is not a time{bounds}, e.g. 90s, 5min or 1h")
+        return value
+
+    return typer.Option(parser=seconds, metavar="<time>", min=least_s, max=most_s)

@@ -10,6 +10,7 @@ import typer
 
 from sextant.api.groups import WORKLOAD_HELP, Database, Seed, naming_options, option_of
 from sextant.base.errors import InputError
+from sextant.base.numbers import number_of
 
 if TYPE_CHECKING:
     from sextant.ask.case import Case
@@ -223,7 +224,7 @@ def _parts(text: str | None, option: str) -> float | None:
     """Return a number of GPUs, infinite for all."""
     if text is None or text == "all":
         return None if text is None else math.inf
-    if not text.isdecimal() or not int(text):
+    if not (text.isascii() and text.isdecimal() and int(text)):
         fix = "give a whole number, or all"
         raise InputError(f"{text!r} is not a number of GPUs", field=option, fix=fix)
     return float(text)
@@ -302,7 +303,7 @@ class LimitOptions:
             if match:
                 limits[name.replace("_ms", "_percentile")] = int(match[1])
             try:
-                limits[name] = float(match[2] if match else text)
+                limits[name] = number_of(match[2] if match else text)
             except ValueError:
                 limits[name] = math.nan
             if not 0 < limits[name] < math.inf:

@@ -246,12 +246,12 @@ def _fit_lines(out: Path, figures: dict[str, Any]) -> list[str]:
 def _is_histogram(source: Path) -> bool:
     import pyarrow.parquet as pq
 
-    from sextant.base.files import reading
+    from sextant.base.files import absence, reading
     from sextant.workload.published import use_case_names
 
     if not source.is_file():
         fix = f"correct its path, or give a use case: {', '.join(use_case_names())}"
-        raise InputError("there is no such file", file=source, fix=fix)
+        raise InputError(absence(source), file=source, fix=fix)
     fix = "give a normalised trace (`sextant ingest` makes one) or a published histogram"
     with reading(source, fix=fix):
         return "arrival_s" not in pq.read_schema(source).names

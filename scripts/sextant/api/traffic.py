@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from sextant.api.groups import naming_options, refuse, seconds_of
+from sextant.api.groups import naming_options, refuse, seconds_of, time_option
 from sextant.api.question_options import CaseOptions
 from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
@@ -152,7 +152,8 @@ class SchedulerOptions:
     """vLLM's max_num_seqs; the engine's default on the GPU otherwise (vLLM: 1,024 or 256)."""
     max_num_batched_tokens: int | None = None
     """vLLM's max_num_batched_tokens; the engine's default on the GPU otherwise."""
-    timeout_s: float = float("inf")  #: Seconds after which a client gives up; never by default.
+    timeout_s: Annotated[float, time_option(0.001)] = float("inf")
+    """Time after which a client gives up; never by default."""
     prefix_caching: bool = True  #: vLLM's enable_prefix_caching: what repeats is computed once.
 
     def of(self) -> "Settings":

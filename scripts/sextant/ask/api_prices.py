@@ -94,6 +94,9 @@ def find_api_prices(stated: str, llm_id: str) -> list[ListedPrice]:
     shipped = load_api_prices(API_PRICES)
     providers = {listed.price.provider for listed in shipped}
     parts = [stated] if Path(stated).is_file() else [part.strip() for part in stated.split(",")]
+    if "" in parts:
+        fix = "name a table or a provider between the commas"
+        raise InputError("a part of it is empty", field="--api-prices", fix=fix)
     prices: list[ListedPrice] = []
     for part in parts:
         if part in {*providers, "all"}:

@@ -45,6 +45,9 @@ def read_prices(prices: Path | None, gpu_profiles: Mapping[str, GPUProfile]) -> 
     if prices is None:
         return Prices({}, ())
     parts = [str(prices)] if prices.exists() else str(prices).split(",")
+    if "" in parts:
+        fix = "name a table or a provider between the commas"
+        raise InputError("a part of it is empty", field="--prices", fix=fix)
     providers = [part for part in parts if part in gpu.providers()]
     table: dict[str, GPUProfile] = {}
     for file in (Path(part) for part in parts if part not in providers):

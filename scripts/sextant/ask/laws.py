@@ -13,6 +13,7 @@ from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.probe import RATE
 from sextant.ask.question import Question
+from sextant.base.errors import InputError
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_sheet
@@ -25,6 +26,8 @@ from sextant.workload.requests import SteadyTraffic
 
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
 DRAFTED_ITL = "With speculation several tokens come at once: ITL is the time per token, as TPOT."
+MOST_STEP_TOKENS = 2**24
+"""Most tokens of a step that can be asked for, more than any GPU computes at once."""
 _BATCH = 32
 """Requests that share a step where laws are compared."""
 
@@ -77,6 +80,14 @@ class Settings:
             copies: of attention; each takes its own sequences.
         """
         sheet = scheduler_sheet(engine, engine_version or "", devices)
+        tokens = self.max_num_batched_tokens
+        if tokens is not None and tokens > MOST_STEP_TOKENS:
+            fix = f"give {MOST_STEP_TOKENS:,} or fewer"
+            problem = f"no step has {tokens:,} tokens"
+            raise InputError(problem, field="--max-num-batched-tokens", fix=fix)
+        if tokens is not None and kv_tokens < 1:
+            problem = f"steps of {tokens:,} tokens leave no memory for the KV cache"
+            raise InputError(problem, field="--max-num-batched-tokens", fix="lower it")
         limits = self.step_limits(sheet)
         sequences = limits.max_num_seqs * int(copies)
         step_tokens = limits.max_num_batched_tokens

@@ -1,5 +1,6 @@
 """A question: the options of a command, as they were given, and whether they make sense."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +17,9 @@ from sextant.workload.lengths import RequestLengths
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 
+LEAST_RISK = 0.001
+"""With a thousand draws of the law no smaller risk can be told from none."""
+_ENGINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}")
 GIVEN_NAME = "given-sizes"
 """Name of an LLM that is described by sizes alone."""
 
@@ -200,6 +204,10 @@ def check_question(question: Question) -> None:
     if question.risk is not None and not 0 < question.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
+    if question.risk is not None and question.risk < LEAST_RISK:
+        problem = f"{round(1 / LEAST_RISK):,} draws cannot show a risk of {question.risk:g}"
+        fix = f"give {LEAST_RISK:g} or more; `sextant capacity` takes more draws (--draws)"
+        raise InputError(problem, field="--risk", fix=fix)
     if question.risk is not None and question.decision != "utility":
         problem = "a risk needs probabilities, which --decision paper does not use"
         raise InputError(problem, field="--risk", fix="use it with --decision utility")
@@ -210,6 +218,9 @@ def _check_engine(engine: str | None) -> None:
     engines = engines_with_sheets()
     if engine is None or engine in engines:
         return
+    if not _ENGINE.fullmatch(engine):
+        fix = f"give its name: {', '.join(engines)}, or another of letters, digits and . _ -"
+        raise InputError(f"{engine!r} is not the name of an engine", field="--engine", fix=fix)
     if near := get_close_matches(engine.lower(), engines, 1, cutoff=0.75):
         problem = f"unknown engine {engine!r}"
         raise InputError(problem, field="--engine", fix=f"use {near[0]}, or {', '.join(engines)}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from sextant.base.errors import InputError
+from sextant.base.numbers import number_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import METRICS, SLO
 from sextant.workload.lengths import Length, RequestLengths
@@ -136,7 +137,7 @@ def _check_name(name: str, text: str, names: Mapping[str, object]) -> None:
 
 def _number(value: str, text: str) -> float:
     try:
-        number = float(value)
+        number = number_of(value)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:

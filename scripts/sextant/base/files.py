@@ -111,6 +111,15 @@ def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
         return file.read()  # not read(most_bytes), which asks for that much memory at once
 
 
+def absence(path: str | Path) -> str:
+    """Return why a path is not a file that can be read: there is none, or it is something else."""
+    if Path(path).is_dir():
+        return "it is a folder, not a file"
+    if Path(path).exists():
+        return "it is a pipe or a device, not a file"
+    return "there is no such file"
+
+
 def read_json(path: str | Path, *, fix: str = MAKE_AGAIN) -> Any:
     """Read a JSON file; raise InputError with `fix` if it is not JSON."""
     try:

@@ -158,12 +158,16 @@ def _stop_after(is_running: Callable[[], bool]) -> None:
 class Progress:
     """Shows the step that runs and the time left on a terminal, without hiding its cursor."""
 
+    n_shown = 0
+    """Progress lines that are open."""
+
     def __init__(self, title: str, n_steps: int) -> None:
         self._title = title
         self._n_steps = n_steps
         self._n_started = 0
         self._first_step_at = 0.0
         self.is_shown = sys.stderr.isatty()
+        Progress.n_shown += 1
 
     def step(self, name: str) -> None:
         """Start the next step."""
@@ -184,5 +188,35 @@ class Progress:
 
     def close(self) -> None:
         """Leave the line."""
+        Progress.n_shown -= 1
         if self.is_shown:
             print(file=sys.stderr)
+
+
+@contextlib.contextmanager
+def showing_time(title: str, after_s: float = 5.0, every_s: float = 1.0) -> Iterator[None]:
+    """Show on a terminal for how long the block has run, once that is a while, unless it shows a
+    progress line of its own."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    has_ended = threading.Event()
+    began_s = time.monotonic()
+
+    def show() -> None:
+        wait_s = after_s
+        while not has_ended.wait(wait_s):
+            wait_s = every_s
+            if not Progress.n_shown:
+                elapsed = f"{time.monotonic() - began_s:.0f} s"
+                print(f"\r\x1b[K{title}: {elapsed}", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+        if time.monotonic() - began_s >= after_s and not Progress.n_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
 from sextant.base.files import docstrings_below, read_plain, write_text
+from sextant.base.numbers import is_plain
 from sextant.base.resources import checkout
 
 MAX_CHARACTERS = 100
@@ -257,6 +258,8 @@ def _typed(cell: str, expected: type) -> Any:
     """Return a cell's value; a text of another type stays a text, which the check refuses."""
     if expected is bool:
         return {"true": True, "false": False}.get(cell.lower(), cell)
+    if expected in (int, float) and not is_plain(cell):
+        return cell
     try:
         return expected(cell)
     except ValueError:

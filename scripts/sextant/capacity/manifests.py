@@ -79,7 +79,7 @@ class ScaledObject:
         return {
             "minReplicaCount": policy.least,
             "maxReplicaCount": policy.most,
-            "pollingInterval": int(policy.period_s),
+            "pollingInterval": int(policy.poll_s or policy.period_s),
             "cooldownPeriod": int(policy.cooldown_s),
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
             "triggers": triggers,

@@ -7,6 +7,7 @@ replicas over time: `t_s` and `ready` (that serve) or `replicas` (that are order
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from sextant.simulate.scaling import (
     Trigger,
 )
 
+_PAUSED = "autoscaling.keda.sh/paused"
+"""What KEDA's annotations that pause a policy begin with."""
 _LATE_S = 60.0
 """Latest time of the first row of replicas over time; its replicas count from the start."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
@@ -42,12 +45,16 @@ def read_policy(path: Path) -> ScalingPolicy:
     if content.get("kind") == "HorizontalPodAutoscaler" and isinstance(spec, dict):
         return _Manifest(path, spec).hpa()
     if content.get("kind") == "ScaledObject" and isinstance(spec, dict):
+        _Manifest(path, content).below("metadata", "annotations").refuse_paused()
         return _Manifest(path, spec).keda()
-    for key, value in _sections(content):
+    sections = [it for it in _sections(content) if it[0] in ("keda", "autoscaling_config")]
+    if len(sections) > 1:
+        fix = "give the policy of one LLM, in a file of its own"
+        raise InputError(f"{len(sections)} policies", file=path, field=sections[0][0], fix=fix)
+    for key, value in sections:
         if key == "keda":
             return _Manifest(path, value).keda()
-        if key == "autoscaling_config":
-            return _Manifest(path, value).ray()
+        return _Manifest(path, value).ray()
     problem = "no autoscaling policy"
     fix = "give a ScaledObject, a HorizontalPodAutoscaler, values with `keda`, a Ray Serve config "
     raise InputError(problem, file=path, fix=fix + "with `autoscaling_config`, or a .csv file")
@@ -147,24 +154,51 @@ class _Manifest:
             raise self.wrong("not a list of keys and values", name, "give one")
         return [_Manifest(self.path, row) for row in rows]
 
+    def refuse_paused(self) -> None:
+        """Raise InputError where these annotations pause an autoscaler."""
+        for name in self.fields:
+            if str(name).startswith(_PAUSED):
+                raise self.wrong("the policy is paused", str(name), "leave it out")
+
+    def refuse_unsimulated(self) -> None:
+        """Raise InputError for what a ScaledObject may say and a simulation does not follow."""
+        if self.fields.get("enabled", True) is not True:
+            raise self.wrong("the policy is switched off", "enabled", "set it to true")
+        if self.below("advanced", "scalingModifiers").fields:
+            raise self.wrong("formulas are not simulated", "scalingModifiers", "leave it out")
+        if self.fields.get("fallback") is not None:
+            fix = "leave it out: in a simulation no metric is missing"
+            raise self.wrong("what happens without metrics is not simulated", "fallback", fix)
+        if self.fields.get("idleReplicaCount") is not None:
+            fix = "leave it out, and set minReplicaCount to 0"
+            raise self.wrong("idle replicas are not simulated", "idleReplicaCount", fix)
+
     def keda(self) -> Reactive:
         """Return the policy of a ScaledObject's spec (keda.sh/docs, scaledobject-spec)."""
-        if self.below("advanced", "scalingModifiers").fields:
-            problem = "formulas are not simulated"
-            fix = "leave it out"
-            raise self.wrong(problem, "scalingModifiers", fix)
+        self.refuse_unsimulated()
+        poll_s = self.number("pollingInterval", 30, 1, is_whole=True)
         triggers = []
         for row in self.items("triggers"):
             metadata = row.below("metadata")
             if (kind := row.fields.get("type")) != "prometheus":
                 raise self.wrong(f"{kind} is not simulated", "triggers", "give type: prometheus")
-            is_average = row.fields.get("metricType", "AverageValue") == "AverageValue"
+            metric_type = row.fields.get("metricType", "AverageValue")
+            if metric_type not in ("AverageValue", "Value"):
+                fix = "use AverageValue or Value"
+                raise row.wrong(f"{metric_type} is not simulated", "metricType", fix)
+            if metadata.number("activationThreshold", 0) != 0:
+                fix = "leave it out: any value above 0 orders the first replica"
+                raise row.wrong("another threshold from 0 to 1", "activationThreshold", fix)
+            is_average = metric_type == "AverageValue"
             target = metadata.number("threshold", least=1e-9)
             triggers.append(self._trigger(metadata.fields.get("query"), target, is_average))
         behavior = self.below("advanced", "horizontalPodAutoscalerConfig", "behavior")
         replicas = self.replicas("minReplicaCount", "maxReplicaCount", (0, 100))
         cooldown_s = self.number("cooldownPeriod", 300, is_whole=True)
-        return behavior.reactive(triggers, replicas, cooldown_s)
+        policy = behavior.reactive(triggers, replicas, cooldown_s)
+        # Kubernetes looks itself, but for the first replica.
+        is_polled = policy.least == 0 and poll_s > policy.period_s
+        return replace(policy, poll_s=poll_s) if is_polled else policy
 
     def hpa(self) -> Reactive:
         """Return the policy of a HorizontalPodAutoscaler's spec (autoscaling/v2)."""
@@ -202,6 +236,7 @@ class _Manifest:
             **self.replicas("min_replicas", "max_replicas", (1, 1)),
             period_s=self.number("metrics_interval_s", 10, 1e-3),
             tolerance=0.0,
+            has_closed_windows=True,
             up=Direction(self.number("upscale_delay_s", 30)),
             down=Direction(self.number("downscale_delay_s", 600)),
             cooldown_s=self.number("downscale_delay_s", 600),
@@ -216,7 +251,14 @@ class _Manifest:
         usual = Reactive((), 1)
         up = self._direction("scaleUp", usual.up)
         down = self._direction("scaleDown", usual.down)
-        return Reactive(tuple(triggers), **replicas, up=up, down=down, cooldown_s=cooldown_s)
+        return Reactive(
+            tuple(triggers),
+            most=replicas["most"],
+            least=replicas["least"],
+            up=up,
+            down=down,
+            cooldown_s=cooldown_s,
+        )
 
     def _direction(self, name: str, usual: Direction) -> Direction:
         of = self.below(name)

@@ -19,6 +19,8 @@ from sextant.workload.requests import ScalableTraffic, SteadyTraffic
 
 RISK = 0.1
 N_DRAWS = 1000
+MOST_SLOTS = 10_000
+"""Slots of a schedule: a week of minutes."""
 
 
 class Terms(NamedTuple):
@@ -100,6 +102,11 @@ def check_capacity(capacity_question: CapacityQuestion) -> None:
         )
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     requests = capacity_question.traffic.drawn(0)
+    n_slots = requests.duration_s / capacity_question.terms.slot_s
+    if n_slots > MOST_SLOTS:
+        problem = f"{n_slots:,.0f} slots are too many, {MOST_SLOTS:,} are followed"
+        least_s = math.ceil(requests.duration_s / MOST_SLOTS)
+        raise InputError(problem, field="--slot", fix=f"give {least_s}s or more")
     needs_all = (
         capacity_question.has_policy
         or capacity_question.split_tokens is not None

@@ -15,6 +15,7 @@ import sextant
 from sextant.api.groups import Database
 from sextant.base.errors import InputError, require_docstrings
 from sextant.cli.printing import deploying, only_text, print_document, printing, say
+from sextant.cli.written import WrittenCommand, numbers_of
 
 _COMMANDS: dict[str, str | Callable[..., Any]] = {
     "ingest": only_text,
@@ -62,8 +63,11 @@ class _Commands(TyperGroup):
         else:
             command = way(getattr(sextant, cmd_name))
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(cmd_name)(command)
-        return typer.main.get_command(alone)
+        alone.command(cmd_name, cls=WrittenCommand)(command)
+        made = typer.main.get_command(alone)
+        if isinstance(made, WrittenCommand):
+            made.numbers = numbers_of(command)
+        return made
 
 
 app = typer.Typer(

@@ -17,6 +17,7 @@ from sextant.api.groups import (
     numbers,
     option_of,
     refuse,
+    time_option,
 )
 from sextant.api.question_options import LimitOptions
 from sextant.base.errors import InputError
@@ -92,16 +93,17 @@ class LevelOptions:
     n_requests: Annotated[int | None, typer.Option(min=1)] = None
     """Requests of a level: of a batch, as many as in flight by default."""
     time_factor: float | None = None  #: Factor on all gaps of --replay; 0.5 doubles the rate.
-    duration: float | None = None  #: Seconds of load that are measured; 120 by default.
-    warmup: Annotated[float | None, typer.Option(min=0)] = None
-    """Seconds of load before; 10 by default, 0 for a batch, replays and --n-requests."""
-    cooldown: Annotated[float | None, typer.Option(min=0)] = None
-    """Seconds for which load goes on after, until the measured requests have ended; 5 by default
+    duration: Annotated[float | None, time_option()] = None
+    """Time of load that is measured; 120s by default."""
+    warmup: Annotated[float | None, time_option()] = None
+    """Time of load before; 10s by default, 0 for a batch, replays and --n-requests."""
+    cooldown: Annotated[float | None, time_option()] = None
+    """Time for which load goes on after, until the measured requests have ended; 5s by default
     for rates, 0 for users."""
     max_in_flight: Annotated[int | None, typer.Option(min=1)] = None
     """Open loop: most requests in flight; others wait, which counts."""
-    timeout: Annotated[float, typer.Option(min=0.001, max=1e6)] = 120
-    """Seconds until a request has failed."""
+    timeout: Annotated[float, time_option(0.001, 1e6)] = 120
+    """Time until a request has failed."""
 
     def scenario(self, replay: Path | None) -> "Scenario":
         """Return the scenario that is asked for: by default the times of the trace `replay`, with

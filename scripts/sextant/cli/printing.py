@@ -14,6 +14,7 @@ from sextant.api.groups import OptionField, arguments_of, group_of, options_of
 from sextant.api.shown import ShownAnswer
 from sextant.base.errors import InputError, printable
 from sextant.base.files import write_text
+from sextant.base.job_log import showing_time
 from sextant.base.whole_files import atomic_folder
 from sextant.deploy.targets import Target
 from sextant.pages.blocks import Document, as_json, as_text
@@ -154,7 +155,8 @@ def _printing(
 
     def call(**values: Any) -> None:
         shown = group_of(group, values)
-        answer = function(**arguments_of(function, values))
+        with showing_time(f"sextant {function.__name__}"):
+            answer = function(**arguments_of(function, values))
         shown.print(answer)
         if not answer.has_solution:
             raise typer.Exit(_STATUS_WITHOUT_SOLUTION)
@@ -167,7 +169,9 @@ def only_text(answering: Callable[..., Any]) -> Callable[..., None]:
     function = inspect.unwrap(answering)
 
     def call(**values: Any) -> None:
-        print_document(function(**arguments_of(function, values)).document(False))
+        with showing_time(f"sextant {function.__name__}"):
+            document = function(**arguments_of(function, values)).document(False)
+        print_document(document)
 
     return _command(call, function, options_of(function))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sextant.api.groups import WORKLOAD_HELP, Seed, numbers, option_of
+from sextant.api.groups import WORKLOAD_HELP, Seed, numbers, option_of, time_option
 from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 from sextant.cli.printing import grouped, say
@@ -29,7 +29,8 @@ class SampleOptions:
 
     n: Annotated[int | None, typer.Option("-n", min=1)] = None
     """Most requests; give this or --duration."""
-    duration: float | None = None  #: Seconds of arrivals at most.
+    duration: Annotated[float | None, time_option()] = None
+    """Time of arrivals at most."""
     form: Annotated[str | None, typer.Option("--format")] = None
     """parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace."""
     sampler: str = "joint"

@@ -10,10 +10,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
+from sextant.base.errors import InputError
 from sextant.facts.startup import Startup
 from sextant.simulate.simulation import (
     PENDING,
@@ -33,8 +35,8 @@ Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "k
 Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
 Aggregate = Literal["sum", "mean", "max"]
 Read = Callable[["Trigger"], float]
-_MOST_LOOKS = 1000
-"""Looks that are remembered; no window is longer."""
+_MOST_LOOKS = 50_000
+"""Looks of a policy that are followed: a week of Kubernetes' 15 s."""
 
 
 class Trigger(NamedTuple):
@@ -138,6 +140,18 @@ class Reactive:
     down: Direction = _DOWN
     cooldown_s: float = 300.0
     """Time without any load after which the last replica goes, where `least` is 0."""
+    poll_s: float = 0.0
+    """KEDA's time between looks that order the first replica; 0: at each look."""
+    has_closed_windows: bool = False
+    """Whether what was wanted just a stabilization ago counts, as Ray Serve has it; in Kubernetes
+    it does not."""
+
+    @property
+    def memory_s(self) -> float:
+        """Longest time that a decision looks back."""
+        ways = (self.up, self.down)
+        spans = [way.stabilization_s for way in ways]
+        return max(spans + [step.period_s for way in ways for step in way.steps])
 
     @property
     def is_rays(self) -> bool:
@@ -145,12 +159,26 @@ class Reactive:
         return self.tolerance == 0 and not self.up.steps and not self.down.steps
 
     def looks_s(self, end_s: float) -> np.ndarray:
-        """Return when the policy looks."""
+        """Return when the policy looks. Raises InputError: too often to be followed."""
+        if (n_looks := end_s / self.period_s) > _MOST_LOOKS:
+            least_s = math.ceil(end_s / _MOST_LOOKS)
+            problem = f"{n_looks:,.0f} looks in {end_s:,.0f} s, {_MOST_LOOKS:,} are followed"
+            fix = f"look every {least_s} s or less often, or give a shorter traffic"
+            raise InputError(problem, field="metrics_interval_s", fix=fix)
         return np.arange(0.0, end_s, self.period_s)
+
+    def is_polled(self, now_s: float) -> bool:
+        """Return whether a first replica may be ordered at a look."""
+        return not self.poll_s or now_s % self.poll_s < self.period_s
 
     def controller(self) -> Controller:
         """Return one without a memory."""
         return _Reacting(self)
+
+
+def _is_within(age_s: float, way: Direction, is_closed: bool) -> bool:
+    """Return whether what was wanted so long ago lies within the stabilization window."""
+    return age_s == 0 or age_s < way.stabilization_s + (1e-9 if is_closed else 0.0)
 
 
 @dataclass
@@ -169,7 +197,7 @@ class _Reacting:
         if policy.least == 0 and now_s - self.loaded_s >= (policy.cooldown_s if ordered else 1e-9):
             return 0
         if ordered == 0:
-            return 1
+            return int(policy.is_polled(now_s))
         wanted = max(
             self._by_metric(trigger, value, ordered, ready)
             for trigger, value in zip(policy.triggers, values, strict=True)
@@ -182,7 +210,8 @@ class _Reacting:
         wanted = min(max(wanted, policy.least, 1), policy.most)
         self.changes.append((now_s, wanted - ordered))
         for kept in (self.wanted, self.changes):
-            del kept[:-_MOST_LOOKS]
+            is_old = (at_s < now_s - policy.memory_s for at_s, _ in kept)
+            del kept[: sum(takewhile(bool, is_old))]
         return wanted
 
     def _by_metric(self, trigger: Trigger, value: float, ordered: int, ready: int) -> int:
@@ -195,14 +224,17 @@ class _Reacting:
 
     def _stable(self, now_s: float, ordered: int) -> int:
         """Return the number, unless it was another one within the stabilization window."""
+        is_closed = self.policy.has_closed_windows
         up, down = (
-            [n for at_s, n in self.wanted if at_s >= now_s - way.stabilization_s]
+            [n for at_s, n in self.wanted if _is_within(now_s - at_s, way, is_closed)]
             for way in (self.policy.up, self.policy.down)
         )
         return min(max(ordered, min(up)), max(down))
 
     def _limited(self, now_s: float, ordered: int, wanted: int) -> int:
-        """Return the number as far as the steps of its direction allow it."""
+        """Return the number as far as the steps of its direction allow it, as Kubernetes has it:
+        what was added and removed within a step's period counts, and a limit on the other side of
+        the number of now changes nothing."""
         sign = 1 if wanted > ordered else -1
         way = self.policy.up if sign > 0 else self.policy.down
         if wanted == ordered or way.select == "Disabled":
@@ -211,15 +243,16 @@ class _Reacting:
             return wanted
         ends = []
         for step in way.steps:
-            changed = sum(
-                n for at_s, n in self.changes if at_s > now_s - step.period_s and n * sign > 0
-            )
-            start = ordered - changed
-            by = step.value if step.kind == "Pods" else start * step.value / 100
-            ends.append(start + sign * (math.ceil(by) if sign > 0 else by))
-        # As Kubernetes has it, the part of a replica that remains is removed.
+            start = ordered - sum(n for at_s, n in self.changes if at_s > now_s - step.period_s)
+            if step.kind == "Pods":
+                ends.append(int(start + sign * step.value))
+            else:  # the part of a replica that remains is removed
+                share = start * (1 + sign * step.value / 100)
+                ends.append(math.ceil(share) if sign > 0 else int(share))
         furthest = [max, min][(way.select == "Max") == (sign < 0)](ends)
-        return min(wanted, int(furthest)) if sign > 0 else max(wanted, int(furthest))
+        if sign > 0:
+            return min(wanted, max(furthest, ordered))
+        return max(wanted, min(furthest, ordered))
 
 
 class ReplicaCounts(NamedTuple):
@@ -287,7 +320,9 @@ def simulate_scaled(
     )
     is_instant = isinstance(policy, Timeline) and policy.is_ready
     startup = _AT_ONCE if is_instant else autoscaler.startup
-    pool = _Pool(tables, get_args(Router).index(router), startup, autoscaler.seed)
+    triggers = policy.triggers if isinstance(policy, Reactive) else ()
+    memory_s = max((trigger.window_s for trigger in triggers), default=0.0)
+    pool = _Pool(tables, get_args(Router).index(router), startup, autoscaler.seed, memory_s)
     controller = policy.controller()
 
     initial = autoscaler.initial
@@ -315,7 +350,9 @@ def simulate_scaled(
 class _Pool:
     """Replicas in places of a simulated world; a place is free again when its last request left."""
 
-    def __init__(self, world: "World", router: int, startup: Startup, seed: int) -> None:
+    def __init__(
+        self, world: "World", router: int, startup: Startup, seed: int, memory_s: float
+    ) -> None:
         self.world = world
         self.router = router
         self.startup = startup
@@ -328,7 +365,8 @@ class _Pool:
         self.states: list[tuple[float, int, int]] = []  # time, replicas ordered, ready
         self._ordered_s: dict[int, float] = {}
         self._paid_s: list[tuple[float, float]] = []  # of replicas that have left
-        self._looks = deque[tuple[float, dict[str, np.ndarray]]](maxlen=_MOST_LOOKS)
+        self._looks = deque[tuple[float, dict[str, np.ndarray]]]()
+        self._memory_s = memory_s
         self._turn = 0
 
     @property
@@ -417,6 +455,8 @@ class _Pool:
             "tokens": np.array([all_["n_gaps"].sum()]),
         }
         self._looks.append((now_s, gauges))
+        while self._looks[0][0] < now_s - self._memory_s:
+            self._looks.popleft()
 
     def is_held(self, now_s: float) -> np.ndarray:
         """Return which requests have arrived and are at no replica, of all requests."""

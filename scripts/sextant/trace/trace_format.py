@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.files import MAKE_TRACE_AGAIN, absence, reading
 from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 from sextant.trace.documents import RequestTest, flat_object, with_objects
@@ -220,7 +220,7 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
     """Open a normalised trace; raise InputError if it is none, or has no row."""
     fix = "ingest the trace first (`sextant ingest`); `make demo` makes those of the README"
     if not Path(path).is_file():
-        raise InputError("there is no such file", file=path, fix=fix)
+        raise InputError(absence(path), file=path, fix=fix)
 
     with reading(path, fix=MAKE_TRACE_AGAIN):
         with Path(path).open("rb") as file:

@@ -20,6 +20,9 @@ MAX_REQUESTS = 100_000_000
 SHIFT_S = 10.0
 BLOCK_S = 300.0
 _BLOCK = 1 << 14
+LEAST_SHAPE = 0.001
+MOST_SHAPE = 1e6
+"""Ends of the shapes of Gamma gaps: beyond them all requests come at once, or at equal gaps."""
 _POSITIVE = ("rate_rps", "bin_s", "end_s", "alpha", "time_factor", "every")
 """Parameters of processes that are finite numbers above 0, where they are numbers."""
 
@@ -121,6 +124,12 @@ class Gamma(Arrivals):
     alpha: float
     """Shape: vLLM's `--burstiness`, AIPerf's `--arrival-smoothness`; Vidur's `cv` is 1 / √alpha. 1
     is Poisson, less is burstier."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not LEAST_SHAPE <= self.alpha <= MOST_SHAPE:
+            fix = f"give {LEAST_SHAPE:g} (bursts) to {MOST_SHAPE:,.0f} (equal gaps)"
+            raise InputError(f"{self.alpha:g} is out of range", field="alpha", fix=fix)
 
     def scaled(self, rate_factor: float) -> Arrivals:
         """Return the process at another rate."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
+from sextant.base.numbers import number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +118,7 @@ def parse_length(text: str, field: str) -> Length:
 
 def _positive(text: str, field: str) -> float:
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError:
         value = float("nan")
     if not 1 <= value <= _MOST_TOKENS:

@@ -84,7 +84,7 @@ def test_a_scaled_object_is_read_with_kedas_defaults(tmp_path):
     found = keda(tmp_path, 'sum(vllm:num_requests_waiting{namespace="a/b"})')
     how = {"cooldown_s": 360.0, "down": Direction(120.0, (Step("Pods", 2.0, 60.0),))}
     trigger = Trigger("requests_waiting", 5.0, labels=('namespace="a/b"',))
-    assert found == Reactive((trigger,), most=8, least=0, **how)
+    assert found == Reactive((trigger,), most=8, least=0, poll_s=30.0, **how)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,13 @@ def test_a_horizontal_pod_autoscaler_and_a_config_of_ray_serve_are_read(tmp_path
     first = Trigger("requests_running", 1.5)
     second = Trigger("ttft_s", 2.0, is_average=False, window_s=60.0)
     assert found == Reactive((first, second), most=6, least=2, cooldown_s=0.0)
-    how = {"period_s": 10.0, "tolerance": 0.0, "up": Direction(20.0), "down": Direction(600.0)}
+    how = {
+        "period_s": 10.0,
+        "tolerance": 0.0,
+        "has_closed_windows": True,
+        "up": Direction(20.0),
+        "down": Direction(600.0),
+    }
     trigger = Trigger("requests_in_flight", 12.0, window_s=30.0)
     ray = Reactive((trigger,), most=4, least=1, **how, cooldown_s=600.0)
     assert read_policy(written(tmp_path, RAY)) == ray
@@ -341,3 +347,62 @@ def test_simulate_follows_replicas_over_time(tmp_path, trace):
 def test_wrong_options_of_policies_are_said(trace, options, words):
     with pytest.raises(InputError, match=words):
         sextant("capacity", "--trace", trace, *LLM, "--ttft-ms", "2000", *options)
+
+
+PAUSED = "{autoscaling.keda.sh/paused: 'true'}"
+KEDA_REFUSED = {
+    "pollingInterval: 0": "'pollingInterval'.*from 1 on",
+    "pollingInterval: -1": "'pollingInterval'.*from 1 on",
+    "pollingInterval: x": "'pollingInterval'.*from 1 on",
+    "pollingInterval: .nan": "'pollingInterval'.*from 1 on",
+    "fallback: {failureThreshold: 3, replicas: 6}": "'fallback'.*leave it out",
+    "idleReplicaCount: 0": "'idleReplicaCount'.*leave it out",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), KEDA_REFUSED.items())
+def test_what_a_simulation_does_not_follow_is_refused(tmp_path, line, said):
+    text = KEDA.replace("  maxReplicaCount: 8", f"  maxReplicaCount: 8\n  {line}")
+    with pytest.raises(InputError, match=said):
+        read_policy(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{name: chat}\nspec", f"{{name: chat, annotations: {PAUSED}}}\nspec", "paused"),
+        ("    metadata:\n", "    metricType: Bogus\n    metadata:\n", "'metricType'.*AverageValue"),
+        ("      threshold", "      activationThreshold: '3'\n      threshold", "'activationThresh"),
+        (WAITING, f"sum(rate({WAITING[4:-1]}[1m]))", "rate of a gauge"),
+        (WAITING, f"histogram_quantile(0.9, {WAITING})", "no histogram"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_of_a_scaled_object_is_refused(tmp_path, old, new, said):
+    assert old in KEDA
+    with pytest.raises(InputError, match=said):
+        read_policy(written(tmp_path, KEDA.replace(old, new)))
+
+
+@pytest.mark.parametrize("share", ["2", "1.5.5", ".", ""])
+def test_a_quantile_is_a_share(tmp_path, share):
+    ttft = "sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))"
+    assert keda(tmp_path, f"histogram_quantile(0.95, {ttft})").triggers[0].share == 0.95
+    with pytest.raises(InputError, match="is not a quantile"):
+        keda(tmp_path, f"histogram_quantile({share}, {ttft})")
+
+
+def test_values_of_two_llms_or_switched_off_are_refused(tmp_path):
+    one = "one: {keda: {enabled: ENABLED, maxReplicaCount: 4, triggers: [{type: prometheus, "
+    one += f"metadata: {{query: {WAITING}, threshold: '5'}}}}]}}}}\n"
+    assert read_policy(written(tmp_path, one.replace("ENABLED", "true"))).most == 4
+    with pytest.raises(InputError, match=r"'enabled'.*switched off"):
+        read_policy(written(tmp_path, one.replace("ENABLED", "false")))
+    with pytest.raises(InputError, match="2 policies"):
+        enabled = one.replace("ENABLED", "true")
+        read_policy(written(tmp_path, enabled + enabled.replace("one", "two", 1)))
+
+
+def test_a_policy_that_looks_too_often_is_refused(tmp_path):
+    policy = read_policy(written(tmp_path, RAY + "      metrics_interval_s: 0.001\n"))
+    with pytest.raises(InputError, match=r"3,600,000 looks.*every 1 s or less often"):
+        policy.looks_s(3600.0)

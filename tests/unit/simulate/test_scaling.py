@@ -145,7 +145,12 @@ def test_replicas_are_the_value_over_the_target_beyond_the_tolerance(value, orde
     assert decide(policy, [value], ordered) == [wanted]
 
 
-RAY = {"tolerance": 0.0, "up": Direction(30.0), "down": Direction(600.0)}
+RAY = {
+    "tolerance": 0.0,
+    "has_closed_windows": True,
+    "up": Direction(30.0),
+    "down": Direction(600.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -233,3 +238,46 @@ def test_the_same_seed_gives_the_same_starts():
 
     first, again, other = e2e_s(1), e2e_s(1), e2e_s(2)
     assert (first == again).all() and (first != other).any()
+
+
+def ways(how: str, steps: list[Step], select: str = "Max") -> dict[str, Direction]:
+    return {how: Direction(0.0, tuple(steps), select)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "values", "ordered", "wanted"),
+    [
+        # What was removed within the period counts for what is added: 1 replica, 3 before.
+        (ways("up", [Step("Percent", 100, 120)]) | ways("down", []), [5.0, 300.0], 3, [1, 6]),
+        # What was added within the period counts for what is removed.
+        (ways("down", [Step("Pods", 1, 120)]) | ways("up", []), [90.0, 5.0], 4, [9, 3]),
+        # The part of a replica that remains is removed: 10 x (1 - 0.9) is 0.99… in binary.
+        (ways("down", [Step("Percent", 90, 15)]), [5.0], 10, [1]),
+    ],
+)
+def test_an_own_behavior_is_kubernetes_(how, values, ordered, wanted):
+    assert decide(Reactive((IN_FLIGHT,), 20, **how), values, ordered) == wanted
+
+
+def test_a_limit_below_the_number_of_now_removes_nothing():
+    up = Direction(0.0, (Step("Pods", 1, 15), Step("Percent", 50, 300)), "Min")
+    controller = Reactive((IN_FLIGHT,), 20, up=up).controller()
+    controller.changes.append((0.0, 3))  # 1 replica, then 4: half more of 1 are 2
+    assert controller.decide(30.0, 4, 4, lambda trigger: 200.0) == 4
+
+
+def test_a_peak_of_just_the_window_ago_does_not_count():
+    down = Direction(60.0)
+    assert decide(Reactive((IN_FLIGHT,), 20, down=down), [90.0] + [5.0] * 4, 9) == [9] * 4 + [1]
+
+
+def test_looks_are_kept_by_time():
+    """With looks every half a second, what is wanted has to last for 600 s, as it says."""
+    policy = Reactive((IN_FLIGHT,), 4, period_s=0.5, down=Direction(600.0), tolerance=0.0)
+    found = decide(policy, [20.0] + [5.0] * 1300, 2)
+    assert found.index(1) == 1200
+
+
+def test_a_first_replica_is_ordered_when_keda_polls():
+    policy = Reactive((IN_FLIGHT,), 4, least=0, poll_s=60.0)
+    assert decide(policy, [0.0, 0.0, 30.0, 30.0, 30.0], 0) == [0, 0, 0, 0, 1]
