@@ -19,6 +19,8 @@ _OF_CACHE = 2.0
 """Weights of llm-d's default profile: the share of the prompt that is cached, the shortest queue,
 and memory that is not in use."""
 _TIE = 1e-9
+_FAR_STEPS = 64
+"""Steps ahead in which ends of requests are looked for."""
 
 
 @compiled
@@ -94,22 +96,39 @@ def _n_waiting(w: World, r: int) -> int:
 
 @compiled
 def _go_on(w: World, until_s: float) -> bool:
-    """Advance all replicas by `World.quantum_s`, to a time at most; return whether time passed.
+    """Advance all replicas to the soonest time at which a turn may arrive, and to a time at most;
+    return whether time passed.
 
-    The quantum is short: an answer of one replica may make a turn arrive at another replica, which
-    must not be past that arrival.
+    An answer of one replica may make a turn arrive at another replica, which must not be past that
+    arrival.
     """
-    is_busy = False
     for r in range(w.replicas.shape[0]):
-        is_busy |= w.replicas[r].n_assigned > w.replicas[r].n_left
-    if is_busy:
-        until_s = min(until_s, w.clock_s[0] + w.quantum_s)
+        if w.replicas[r].n_assigned > w.replicas[r].n_left:
+            until_s = min(until_s, _soonest_answer_s(w, r) + w.think_s)
     if until_s <= w.clock_s[0] or math.isinf(until_s):
         return False
     for r in range(w.replicas.shape[0]):
         advance(w, r, until_s)
     w.clock_s[0] = until_s
     return True
+
+
+@compiled
+def _soonest_answer_s(w: World, r: int) -> float:
+    """Return a time before which a busy replica gives no answer."""
+    s = w.replicas[r]
+    i = tables.first_waiting(w, r)
+    plan_s = max(s.plan_s, w.clock_s[0])
+    if s.n_running == 0 and i != NONE:
+        plan_s = max(plan_s, w.requests[i].arrival_s)
+    if i != NONE or s.partial != NONE or not math.isinf(w.timeout_s):
+        return plan_s + w.step_s
+    # Only decodes: the next answer is that of the first plan in which a request ends.
+    mask = w.ends.shape[1] - 1
+    steps = 0
+    while steps < _FAR_STEPS and w.ends[r, (s.plan + steps) & mask].first == NONE:
+        steps += 1
+    return plan_s + max(steps, 1) * w.step_s
 
 
 @compiled

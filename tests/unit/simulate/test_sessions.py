@@ -310,3 +310,42 @@ def test_what_has_no_sessions_is_said(tmp_path, columns, options, words):
     asked = ("--trace", out, *LLM, "--gpu-profile", "4xH100-80GB", "--sessions", *options)
     with pytest.raises(InputError, match=words):
         sextant("simulate", *asked)
+
+
+def trees(seed: int, think_s: float) -> RequestStream:
+    """Return requests of which most wait for the answer of another, each for one of its own."""
+    rng = np.random.default_rng(seed)
+    at_s = np.sort(rng.uniform(0, 20, 40))
+    parent = np.full(40, -1)
+    for turn in range(1, 40):
+        if rng.random() < 0.6:
+            free = [other for other in range(turn) if other not in parent]
+            parent[turn] = free[rng.integers(0, len(free))]
+    inputs, outputs = rng.integers(10, 800, 40), rng.integers(1, 60, 40)
+    thinks_s = think_s + rng.uniform(0, 1e-4, 40)  # no two turns come at one time
+    return RequestStream.of(at_s, inputs, outputs, parent=parent, think_s=thinks_s)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.001, 0.01]),
+    st.sampled_from([2, 64]),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_a_turn_that_follows_at_once_joins_the_step_that_others_join(
+    seed, think_s, max_num_seqs, is_asynchronous, n_replicas
+):
+    plan = Scheduler(
+        60_000, max_num_seqs, max_num_batched_tokens=2048, is_asynchronous=is_asynchronous
+    )
+    requests = trees(seed, think_s)
+    made = simulate(requests, plan, LAW, n_replicas=n_replicas)
+    order = np.argsort(made.arrival_s, kind="stable")
+    lengths = (requests.input_tokens[order], requests.output_tokens[order])
+    again = simulate(
+        RequestStream.of(made.arrival_s[order], *lengths), plan, LAW, n_replicas=n_replicas
+    )
+    assert again.ttft_s == pytest.approx(made.ttft_s[order])
+    assert again.e2e_s == pytest.approx(made.e2e_s[order])
