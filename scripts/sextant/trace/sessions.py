@@ -22,6 +22,10 @@ Split = Callable[[str], dict[str, Any] | str]
 """Returns the values of a line by name, or what is wrong with the line."""
 _IDS_A_SESSION = 1 << 32
 _MOST_TOKENS = 10_000_000
+_MOST_BLOCKS = 4_000_000
+"""Blocks of all prompts of a session: a thousand requests of 256,000 tokens in blocks of 64."""
+_MOST_OF_PARTS = 1_000_000
+"""Tokens of a prompt that is put together from parts."""
 _LEAST_BLOCK_TOKENS = 16
 _PIECE_TOKENS = 512
 _TOKENS = re.compile("[0-9]{1,7}")
@@ -39,7 +43,13 @@ def flat_sessions(source: Path, block_tokens: int) -> Iterator[bytes]:
                 problem = f"blocks of {session['block_size']} tokens"
                 fix = f"give a trace with blocks of {block_tokens} tokens"
                 raise InputError(problem, file=source, field="block_size", fix=fix)
-            rows = list(_requests(session["requests"], 0.0, n_sessions * _IDS_A_SESSION))
+            rows = []
+            n_blocks = 0
+            for row in _requests(session["requests"], 0.0, n_sessions * _IDS_A_SESSION):
+                rows.append(row)
+                n_blocks += len(row["hash_ids"])
+                if n_blocks > _MOST_BLOCKS:
+                    raise ValueError("more blocks than a session has")
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -105,6 +115,8 @@ def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
                 return f"{kind}_ids: not letters and digits with spaces between"
             if not _TOKENS.fullmatch(row[f"{kind}_tokens"].strip()):
                 return f"{kind}_tokens: not a whole number from 0 to 9999999"
+        if sum(int(row[f"{kind}_tokens"]) for kind in kinds) > _MOST_OF_PARTS:
+            return f"more than {_MOST_OF_PARTS:,} tokens in all parts"
         return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, id_of_part)}
 
     return read

@@ -401,6 +401,14 @@ def test_a_session_of_absurd_size_is_set_aside(tmp_path):
     assert len(trace) == 4 and len(rejected) == 3
 
 
+def test_a_session_of_many_huge_requests_is_set_aside(tmp_path):
+    row = {"t": 0, "in": 9_999_999, "out": 1, "model": "m", "api_time": 1}
+    row |= {"hash_runs": [[0, 156_000]]}
+    text = _lines(_weka()) + _lines({"id": "x", "requests": [row] * 300})
+    trace, rejected, _ = ingest(tmp_path, text, "kv-cache-tester", "t.jsonl")
+    assert len(trace) == 4 and len(rejected) == 1
+
+
 def test_a_log_in_parquet_has_objects_sums_and_nan(tmp_path):
     usage = [{"input": 5.0, "cached": 7.0}, {"input": 6.0, "cached": float("nan")}]
     frame = pd.DataFrame(
