@@ -236,7 +236,6 @@ class _Manifest:
             **self.replicas("min_replicas", "max_replicas", (1, 1)),
             period_s=self.number("metrics_interval_s", 10, 1e-3),
             tolerance=0.0,
-            has_closed_windows=True,
             up=Direction(self.number("upscale_delay_s", 30)),
             down=Direction(self.number("downscale_delay_s", 600)),
             cooldown_s=self.number("downscale_delay_s", 600),

@@ -36,7 +36,7 @@ RATE_WINDOW_S = 60.0
 """Of a rate without a window."""
 _SELECTED = re.compile(r"(vllm[:_]\w+)\s*(?:\{([^{}]*)\})?")
 _WINDOW = re.compile(r"\[([0-9]+)(ms|s|m|h)\]")
-_QUANTILE = re.compile(r"histogram_quantile\(\s*([0-9.]+)\s*,")
+_QUANTILE = re.compile(r"histogram_quantile\(\s*([0-9.]*)\s*,")
 
 
 class Unread(NamedTuple):
@@ -171,6 +171,9 @@ def _with_quantile(query: str, reading: Reading | Unread) -> Reading | Unread:
     match = _QUANTILE.search(query)
     if match is None or isinstance(reading, Unread):
         return reading
+    if reading.metric != "ttft_s":
+        fix = "leave histogram_quantile out: it is for histograms, as of TTFT"
+        return Unread(f"{query!r}: no histogram has this metric", fix)
     try:
         share = float(match[1])
     except ValueError:

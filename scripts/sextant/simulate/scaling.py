@@ -142,9 +142,6 @@ class Reactive:
     """Time without any load after which the last replica goes, where `least` is 0."""
     poll_s: float = 0.0
     """KEDA's time between looks that order the first replica; 0: at each look."""
-    has_closed_windows: bool = False
-    """Whether what was wanted just a stabilization ago counts, as Ray Serve has it; in Kubernetes
-    it does not."""
 
     @property
     def memory_s(self) -> float:
@@ -224,7 +221,8 @@ class _Reacting:
 
     def _stable(self, now_s: float, ordered: int) -> int:
         """Return the number, unless it was another one within the stabilization window."""
-        is_closed = self.policy.has_closed_windows
+        # In Ray Serve what was wanted just a delay ago counts; in Kubernetes it does not.
+        is_closed = self.policy.is_rays
         up, down = (
             [n for at_s, n in self.wanted if _is_within(now_s - at_s, way, is_closed)]
             for way in (self.policy.up, self.policy.down)

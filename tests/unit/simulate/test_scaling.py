@@ -147,7 +147,6 @@ def test_replicas_are_the_value_over_the_target_beyond_the_tolerance(value, orde
 
 RAY = {
     "tolerance": 0.0,
-    "has_closed_windows": True,
     "up": Direction(30.0),
     "down": Direction(600.0),
 }
