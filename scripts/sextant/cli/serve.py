@@ -32,7 +32,7 @@ def serve(
     try:
         import uvicorn  # noqa: F401
     except ImportError:
-        fix = "pip install fastapi uvicorn, or sextant-llm[serve]"
+        fix = "pip install fastapi uvicorn"
         raise InputError("the extra `serve` is not installed", fix=fix) from None
     from sextant.serve.pool import PoolLimits, available_cpus
     from sextant.serve.server import Address, run_server

@@ -30,6 +30,7 @@ import sextant.rightsize.rightsize
 from sextant.api.shown import ShownAnswer
 from sextant.api.traces import ingest
 from sextant.base.errors import InputError
+from sextant.base.threads import one_thread
 from sextant.deploy.targets import TARGETS
 from sextant.serve.attachments import TRACE, Attached
 from sextant.serve.catalogue import CATALOGUES
@@ -175,14 +176,15 @@ def _ingest(attached: Attached) -> None:
 def work(connection: Connection, folder: str, decode: Callable[[bytes], Ask]) -> None:
     """Answer questions of the server until it is gone."""
     _bind(Path(folder))
-    answer(WARM)
-    connection.send_bytes(b"ready")
-    while True:
-        try:
-            ask = decode(connection.recv_bytes())
-        except (EOFError, OSError):
-            return
-        connection.send_bytes(msgspec.json.encode(answer(ask)))
+    with one_thread():  # workers share the cores
+        answer(WARM)
+        connection.send_bytes(b"ready")
+        while True:
+            try:
+                ask = decode(connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            connection.send_bytes(msgspec.json.encode(answer(ask)))
 
 
 def _bind(folder: Path) -> None:

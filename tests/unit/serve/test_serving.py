@@ -180,7 +180,6 @@ HOSTILE = {
         422,
     ),
     "an address": (json.dumps({"deployed": "1x1xH100-80GB", "prometheus": "http://x"}), 422),
-    "33 MiB": (b" " * (33 << 20), 413),
 }
 
 
