@@ -6,7 +6,7 @@ from sextant.judge.files import evaluate_files, read_task
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)
-    inputs = {name: snakemake.input[name] for name in ("point", "feasibility")}
+    inputs = {name: snakemake.input[name] for name in ("point", "feasibility", "library")}
     task = read_task(
         inputs,
         experiment,

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 from sextant.base.job_log import job_log
-from sextant.experiment.current import require_current
 from sextant.experiment.loading import load_experiment
 from sextant.studies.study import write_study
 
 with job_log(snakemake.log[0]):
     study, experiment = snakemake.wildcards.study, load_experiment(snakemake.config)
-    require_current(experiment, experiment.studies[study], snakemake.config)
     write_study(
         study,
         [Path(file).parent for file in snakemake.input.cells],

@@ -77,7 +77,7 @@ CREATE TABLE point (
     batch_weight_tokens BIGINT, energy_j DOUBLE, energy_bridged_fraction DOUBLE,
     energy_per_request_j DOUBLE, energy_per_output_token_j DOUBLE, mean_power_w DOUBLE, max_power_w DOUBLE,
     client_lag_p99_ms DOUBLE, client_lag_max_ms DOUBLE, send_lag_p99_ms DOUBLE,
-    server_mean_itl_ms DOUBLE, server_accepted_length DOUBLE,
+    server_mean_itl_ms DOUBLE, server_accepted_length DOUBLE, n_other_processes BIGINT,
     is_published_median BOOLEAN,
     PRIMARY KEY (source, llm_id, gpu_profile_id, workload_id, scenario_id, variant_id, level)
 );

@@ -5,28 +5,30 @@ which a test compares; `python tests/workflow/test_incremental.py` prints the ta
 """
 
 import itertools
+import json
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from forked_snakemake import Jobs, dry_run
+from forked_snakemake import Jobs, dry_run, run
 from interrupted import InterruptedRun, scratch_place
 from project import COPIED, Project
-from sextant.points.cell_files import RECEIPT
 from support import FAKE_PYTHON, ROOT, wait_for
 
 Change = Callable[[Project], None]
 
 LLMS = ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m")
 PROFILES = ("1xcpu-core", "2xcpu-core")
-AFTER_POINTS = Counter(evaluate_predictor=4, build_store=1, write_report=1)
+STORED = Counter(build_store=1, write_report=1)
+AFTER_POINTS = Counter(evaluate_predictor=4) + STORED
 AGGREGATED = Counter(aggregate_points=1) + AFTER_POINTS
 TRACE_PAGE = Counter(write_trace_report=1)
 
@@ -194,7 +196,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
     ),
     "a workload that no row uses": (
         NEW_WORKLOAD,
-        AFTER_POINTS - Counter(evaluate_predictor=4) + Counter(fit_workload=1),
+        STORED + Counter(fit_workload=1),
         set(),
     ),
     "a scenario with the trace's arrivals": (
@@ -215,9 +217,20 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         Counter(fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         {name.replace("conversation", "talk") for name in ALL_CELLS},
     ),
+    "a level less": (replace("config/scenarios.tsv", "1,2", "1"), AGGREGATED, set()),
+    "what a hub writes into a config.json": (
+        replace("resources/llms/demo-opt-6m.json", "{", '{"_name_or_path": "a/b", \n'),
+        AFTER_POINTS,
+        set(),
+    ),
+    "another seed": (
+        replace("config/config.yaml", "seed: 20241003", "seed: 1"),
+        Counter(fit_workload=2) + MEASURED_AGAIN + TRACE_PAGE,
+        ALL_CELLS,
+    ),
     "a comment in a sheet": (
         replace("config/llms.tsv", "llm_id\t", "#\nllm_id\t"),
-        AFTER_POINTS,
+        STORED,
         set(),
     ),
     "an edit of a page's script": (
@@ -240,6 +253,58 @@ def test_a_change_runs_just_what_it_must(project, name: str) -> None:
     planned = jobs(project)
     assert planned.by_rule == rules
     assert planned.cells() == cells
+
+
+def test_a_rerun_says_which_field_has_changed(project) -> None:
+    replace("config/scenarios.tsv", "0.4", "0.5")(project)
+    done = project.snakemake("--dry-run", "--nolock", "--cores", "2")
+    assert "Measured again: 8 cells, duration_s 0.4 → 0.5\n" in done.stderr
+    plan = project.sextant("plan", "--format", "json")
+    changes = json.loads(plan.stdout)["changes"]
+    assert changes == ["Measured again: 8 cells, duration_s 0.4 → 0.5"]
+
+
+def test_an_edit_that_was_touched_and_undone_measures_nothing(finished, tmp_path) -> None:
+    project = finished.copy(tmp_path / "touched")
+    replace("config/scenarios.tsv", "0.4", "0.5")(project)
+    assert run(project.folder, "--touch", "--cores", "2")[0] == 0
+    replace("config/scenarios.tsv", "0.5", "0.4")(project)
+    assert not jobs(project).cells()
+
+
+def test_one_more_level_measures_one_level(finished, tmp_path) -> None:
+    """Also in between; a level that is taken out and comes back is still there."""
+    project = finished.copy(tmp_path / "more")
+    place = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
+    points = "results/points/measured/point.parquet"
+
+    def requests() -> dict[float, list[float]]:
+        rows = pd.read_parquet(project.folder / place / "requests.parquet")
+        return {level: sorted(of_level["sent_s"]) for level, of_level in rows.groupby("level")}
+
+    def levels_of_points() -> set[int]:
+        rows = pd.read_parquet(project.folder / points)
+        return {*rows.loc[rows["llm_id"] == "llm-opt-6m", "users"]}
+
+    before = requests()
+    for llm in LLMS[1:]:
+        replace("config/llms.tsv", next(_lines_with(project, llm)), "")(project)
+    replace("config/scenarios.tsv", "1,2\t", "1,2,4\t")(project)
+    assert run(project.folder, "--cores", "2", points)[0] == 0
+    after = requests()
+    assert {level: after.pop(level) for level in before} == before
+    assert [*after] == [4] and levels_of_points() == {1, 2, 4}
+
+    replace("config/scenarios.tsv", "1,2,4\t", "2,4\t")(project)
+    assert run(project.folder, "--cores", "2", points)[0] == 0
+    assert levels_of_points() == {2, 4}
+    replace("config/scenarios.tsv", "2,4\t", "1,2,4\t")(project)
+    assert not jobs(project).cells()
+
+
+def _lines_with(project: Project, name: str) -> Iterator[str]:
+    lines = project.sheet("llms").read_text().splitlines(keepends=True)
+    return (line for line in lines if line.startswith(name))
 
 
 # A module of each room, and what an edit of it runs again: what imports it, but neither the
@@ -326,11 +391,11 @@ def test_a_row_less_measures_nothing_again(project) -> None:
 def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(project) -> None:
     header, *rows = project.sheet("llms").read_text().splitlines(keepends=True)
     project.sheet("llms").write_text("".join([header, *reversed(rows)]))
-    assert jobs(project).by_rule == AFTER_POINTS
+    assert jobs(project).by_rule == STORED
     for name in ("llms", "benchmarks", "scenarios", "workloads"):
         project.sheet(name).rename(project.sheet(f"our-{name}"))
         replace("config/demo.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(project)
-    assert jobs(project).by_rule == AFTER_POINTS
+    assert jobs(project).by_rule == STORED
 
 
 MEASURES = {"ingest_trace", "fit_workload", "benchmark_cell"}
@@ -368,42 +433,13 @@ def test_a_fresh_checkout_measures_nothing(checkout: Project) -> None:
     assert not MEASURES & set(jobs(checkout).by_rule)
 
 
-@pytest.mark.parametrize("name", ["another config of an LLM", "another LLM"])
+@pytest.mark.parametrize("name", ["another config of an LLM", "another level", "another LLM"])
 def test_a_fresh_checkout_measures_what_is_new(checkout: Project, name: str) -> None:
     change, cells = ADDITIONS["LLM"], expected_cells(("LLM",))
     if name != "another LLM":
         change, _, cells = CHANGES[name]
     change(checkout)
     assert jobs(checkout).cells() == cells
-
-
-@pytest.mark.slow
-def test_a_fresh_checkout_tells_which_cells_are_stale(checkout: Project) -> None:
-    """Without records Snakemake cannot tell that a sheet has changed; the jobs compare contents."""
-    place = checkout.folder / "results" / "benchmarks" / "measured"
-    target = "results/points/measured/point.parquet"
-    forced = ("--forcerun", "ingest_trace", "fit_workload", "benchmark_cell", "--", target)
-
-    def measured() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in place.rglob("run.json")}
-
-    before = measured()
-    done = checkout.snakemake("--cores", "2", *forced)
-    assert done.returncode == 0, done.stderr
-    assert measured() == before
-
-    shutil.rmtree(checkout.folder / ".snakemake")
-    CHANGES["another level"][0](checkout)
-    (checkout.folder / target).unlink()
-    done = checkout.snakemake("--cores", "2", target)
-    assert done.returncode == 1
-    assert "8 cells were measured by another definition" in done.stderr
-    assert " ".join(forced[:4]) in done.stderr
-    assert measured() == before
-
-    done = checkout.snakemake("--cores", "2", *forced)
-    assert done.returncode == 0, done.stderr
-    assert not set(measured().values()) & set(before.values())
 
 
 @pytest.mark.slow
@@ -415,7 +451,7 @@ def test_results_stay_until_their_successors_are_whole(checkout: Project) -> Non
 
     def measured() -> dict[Path, bytes]:
         files = [path for path in place.rglob("*.*") if "partial" not in str(path)]
-        return {path: path.read_bytes() for path in files if path.name != RECEIPT}
+        return {path: path.read_bytes() for path in files if path.stem[:8] != "measured"}
 
     before = measured()
     with scratch_place() as scratch:

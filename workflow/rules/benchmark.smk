@@ -6,21 +6,21 @@
 # Measurements cost hours of GPU time, so the results are no outputs: Snakemake would delete them
 # before a job and after a failed one. The output is a receipt, which the job writes last; until
 # then the former results stay. A job whose cell is measured already writes the receipt and ends.
-# A cell is measured again when `definition` changes (sextant.experiment.experiment.cell_definition)
-# or `contents`, the SHA-256 of the LLM's config and of the workload. Fitting a workload again may
-# measure its cells again, so ingest and fit do not list library files either.
+# A cell whose results differ from what the sheets ask for gets a receipt with another name (`take`),
+# which is missing: contents decide, not Snakemake's records (sextant.experiment.current). Fitting a
+# workload again may measure its cells again, so ingest and fit do not list library files either.
 
 
 rule benchmark_cell:
     input:
         unpack(cell_inputs),
     output:
-        receipt=f"<results>/benchmarks/{CELL}/{RECEIPT}",
+        receipt=f"<results>/benchmarks/{CELL}/measured{{take}}.json",
     log:
-        job=f"<logs>/benchmark_cell/{CELL}.log",
-        server=f"<logs>/benchmark_cell/{CELL}.server.log",
+        job=f"<logs>/benchmark_cell/{CELL}{{take}}.log",
+        server=f"<logs>/benchmark_cell/{CELL}{{take}}.server.log",
     benchmark:
-        f"<benchmarks>/benchmark_cell/{CELL}.tsv"
+        f"<benchmarks>/benchmark_cell/{CELL}{{take}}.tsv"
     # A rule's retries hold in the Snakemake that runs a job, too: eight attempts on SLURM.
     retries: 1 if workflow.is_main_process else 0
     conda:
@@ -35,8 +35,8 @@ rule benchmark_cell:
         # SLURM would spread a server's devices over nodes.
         nodes=1,
     params:
-        definition=definition,
-        contents=cell_contents,
+        # A parameter that depends on the input is not compared with Snakemake's records.
+        definition=lambda wildcards, input: definition(wildcards),
     script:
         "../../scripts/benchmark_cell.py"
 
@@ -61,5 +61,6 @@ rule aggregate_points:
         runtime=60,
     params:
         changed=lambda wildcards: changed(),
+        levels=lambda wildcards: asked_levels(),
     script:
         "../../scripts/aggregate_points.py"

@@ -11,7 +11,6 @@ rule size_capacity:
         unpack(slo_traffic),
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",
-        sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
@@ -38,5 +37,6 @@ rule size_capacity:
         slo_id=lambda wildcards: named("slo", wildcards),
         seed=config["seed"],
         decision=config["decision"],
+        rows=lambda wildcards: sheet_rows([named("slo", wildcards)]),
     script:
         "../../scripts/size_capacity.py"

@@ -10,13 +10,13 @@ from sextant.base.files import library_files
 from sextant.base.job_log import announce_to_jobs, end_with_parent
 from sextant.base.sheets import DEFAULT_FILES, by_file_name, file_name
 from sextant.engine.registry import check_settings
-from sextant.experiment.current import contents_sha256, is_cell_of, is_workload_of
+from sextant.experiment.current import compare_cells, is_workload_of, stale_cells
 from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.experiment.slurm import SlurmNames
-from sextant.points.cell_files import RECEIPT, changed_cells
+from sextant.points.cell_files import changed_cells, take_of
 from sextant.predict.predictor import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
 
@@ -41,6 +41,12 @@ try:
 except InputError as error:
     # The message says everything; a traceback would hide it.
     sys.exit(f"Error: {error}")
+
+# What differs between the results of each cell and what the sheets ask for.
+COMPARED = {} if "archive" in config else compare_cells(EXPERIMENT, config)
+if workflow.is_main_process:
+    for line in stale_cells(COMPARED.values()):
+        print(line, file=sys.stderr)
 
 announce_to_jobs()
 if workflow.remote_exec:
@@ -81,6 +87,7 @@ wildcard_constraints:
     variant=f"({one_of(map('@{}'.format, IDS['variant']))}|)",
     slo=one_of(IDS["slo"]),
     study=one_of(EXPERIMENT.studies),
+    take="(@@[1-9][0-9]*|)",
     predictor=one_of(["measured", *config["predictors"]]),
     source=re.escape(config["source"]),
 
@@ -102,6 +109,12 @@ def fleet_facts():
     gpus = {f"{config['gpus']}/{row['gpu_id']}.yaml" for row in EXPERIMENT.fleet.supply}
     files = [f"{path}/config.json" if os.path.isdir(path) else path for path in configs]
     return sorted({*files, *gpus} - {*gpu_files()})
+
+
+def sheet_rows(slo_ids):
+    """Return what the sheets say of the LLMs, the GPU profiles and these SLOs, in no order."""
+    rows = [EXPERIMENT.llms, EXPERIMENT.profiles, {name: EXPERIMENT.slos[name] for name in slo_ids}]
+    return [repr(sorted(of_sheet.items(), key=lambda item: item[0])) for of_sheet in rows]
 
 
 def library(script, *modules):
@@ -170,27 +183,16 @@ def fitted_trace(wildcards):
 
 
 def cell_inputs(wildcards):
-    """Return the files that a cell is measured with.
-
-    `arrivals.json` stands for the workload: it has the SHA-256 of the two tables beside it.
-    """
+    """Return the files that a cell is measured with."""
     workload = f"<results>/workloads/{wildcards.workload}"
-    folder = placed(f"<results>/benchmarks/{config['source']}") / cell_key(wildcards).folder
-    requests = placed(f"{workload}/requests.parquet")
-    is_current = is_cell_of(folder, definition(wildcards), requests)
-    config_path = EXPERIMENT.llms[named("llm", wildcards)]["config"]
-    return {
-        "workload": ancient(f"{workload}/requests.parquet"),
-        "arrivals": unless_current(is_current, f"{workload}/arrivals.json"),
-        "times": ancient(f"{workload}/arrivals.parquet"),
-        "config": unless_current(is_current, config_path),
+    files = {
+        "workload": f"{workload}/requests.parquet",
+        "arrivals": f"{workload}/arrivals.json",
+        "times": f"{workload}/arrivals.parquet",
+        "config": EXPERIMENT.llms[named("llm", wildcards)]["config"],
     }
-
-
-def cell_contents(wildcards):
-    """Return the SHA-256 of the files that a cell is measured with; None before they are made."""
-    workload = placed(f"<results>/workloads/{wildcards.workload}/requests.parquet")
-    return contents_sha256(definition(wildcards), workload)
+    # Contents decide (COMPARED), not dates.
+    return {name: ancient(path) for name, path in files.items()}
 
 
 def origin_sha256(wildcards):
@@ -246,12 +248,30 @@ def cell_threads(wildcards):
 
 
 def cell_files(name, cells=EXPERIMENT.cells):
-    return [f"<results>/benchmarks/{config['source']}/{cell.folder}/{name}" for cell in cells]
+    return [f"{folder_of(cell)}/{name}" for cell in cells]
 
 
 def finished_cells(cells=EXPERIMENT.cells):
-    """Return the file of each cell that says that the files beside it are whole."""
-    return cell_files("run.json" if "archive" in config else RECEIPT, cells)
+    """Return the file of each cell that says that the files beside it are whole and current."""
+    if "archive" in config:
+        return cell_files("run.json", cells)
+    return [f"{folder_of(cell)}/measured{take(cell)}.json" for cell in cells]
+
+
+def folder_of(cell):
+    return f"<results>/benchmarks/{config['source']}/{cell.folder}"
+
+
+def take(cell):
+    """Return what the name of a cell's receipt has besides `measured`."""
+    compared = COMPARED[cell]
+    is_current = compared is None or compared.is_current
+    return take_of(placed(folder_of(cell)), is_current=is_current)
+
+
+def asked_levels(cells=EXPERIMENT.cells):
+    """Return the levels of each cell that the sheets ask for; None: an archive has what it has."""
+    return None if "archive" in config else [EXPERIMENT.scenario(cell).levels for cell in cells]
 
 
 def changed(cells=EXPERIMENT.cells):

@@ -8,7 +8,6 @@ rule evaluate_predictor:
     input:
         point="<results>/points/{source}/point.parquet",
         feasibility="<results>/points/{source}/feasibility.parquet",
-        sheets=[config["sheets"][name] for name in ("llms", "gpu_profiles", "slos")],
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
@@ -33,5 +32,7 @@ rule evaluate_predictor:
         seed=config["seed"],
         decision=config["decision"],
         memory_utilization=config["engine"]["memory_utilization"],
+        # What the sheets say, so that a comment or the order of rows makes nothing again.
+        rows=sheet_rows(EXPERIMENT.point_slos),
     script:
         "../../scripts/evaluate_predictor.py"

@@ -16,14 +16,20 @@ from sextant.base.whole_files import remove, settle
 from sextant.bench import tuning
 from sextant.bench.measurement import Cell, Checkpoint, Measurement, cell_from_definition
 from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
-from sextant.engine.devices import hardware, pick_cores, pick_devices
+from sextant.engine.device_locks import device_locks
+from sextant.engine.devices import hardware, hardware_of, pick_cores, pick_devices
 from sextant.engine.protocol import RunningServer, ServerSpec
 from sextant.engine.registry import ENGINES
-from sextant.experiment.current import MEASURE_STALE_CELLS, is_workload_of
+from sextant.experiment.current import MEASURE_STALE_CELLS, compare_cell, is_workload_of
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.engine import memory_of
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run, write_receipt
+from sextant.points.cell_files import (
+    CHECKPOINT,
+    damaged_files,
+    read_cell,
+    write_receipt,
+)
 from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens
 
@@ -71,23 +77,39 @@ def measure_cell(
             specs = server_specs(cell, llm, model, scratch, longest_tokens)
         devices = sorted({device for spec in specs for device in spec.device_indices}, key=str)
         machine = hardware(cell.devices.kind if specs else "cpu", devices)
-        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
+        stack.enter_context(device_locks(cell.devices.kind, devices))
+        kept = Checkpoint(folder / CHECKPOINT, cell.level_sha256, machine)
+        probes = ProbeRecord(kept.folder / "probes.jsonl", [cell.level_sha256, machine])
+        keep_former_levels(cell, folder, kept, probes)
         measurement = Measurement(cell, settings, kept, progress, llm.vocab_size)
         if specs or feasibility is None:
             measurement.read_workload()
         if feasibility is None:
             measurement.run(stack.enter_context(engine.serve((), settings, server_log)))
         elif specs:
-            depends_on = [cell.definition_sha256, machine]
-            probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
             _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
         measurement.write_results(folder, feasibility)
 
 
 def is_measured(cell: Cell, folder: Path) -> bool:
-    """Return whether the results in a folder are whole, and of this definition."""
-    is_whole = not damaged_files(folder)
-    return is_whole and read_run(folder).origin.definition_sha256 == cell.definition_sha256
+    """Return whether the results in a folder are whole, of this definition, with all its levels."""
+    compared = compare_cell(folder, cell.definition, cell.workload_path)
+    return compared is not None and compared.is_current and not damaged_files(folder)
+
+
+def keep_former_levels(cell: Cell, folder: Path, kept: Checkpoint, probes: ProbeRecord) -> None:
+    """Keep the levels and server starts of the results in a folder, if only levels are new.
+
+    They must be whole, of this definition and hardware.
+    """
+    compared = compare_cell(folder, cell.definition, cell.workload_path)
+    if compared is None or compared.changes or damaged_files(folder):
+        return
+    former = read_cell(folder)
+    if hardware_of(former.run) == kept.hardware:
+        kept.take_over(former)
+        if not probes.probes:
+            probes.take_over(former.tuning.probes or ())
 
 
 def _tune_and_load(

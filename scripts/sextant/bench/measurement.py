@@ -4,6 +4,7 @@ import logging
 import shutil
 import statistics
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sextant.base.files import provenance, read_json, write_json, write_parquet
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
+from sextant.engine.device_locks import n_other_processes
 from sextant.engine.devices import host_facts
 from sextant.engine.http import accepted_length, mean_itl_ms, server_gauges
 from sextant.engine.protocol import RunningServer
 from sextant.engine.registry import ENGINES
 from sextant.engine.watcher import Watched, Watcher, WatchPlan
 from sextant.experiment import scenarios
-from sextant.experiment.experiment import definition_sha256, inputs_sha256
+from sextant.experiment.experiment import definition_sha256, inputs_sha256, without_levels
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
 from sextant.experiment.servers import EngineSettings, Variant
 from sextant.experiment.sheets import CellKey
@@ -32,6 +35,7 @@ from sextant.load.measure import LevelResult, LoadTargets
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import Prompts, RequestSource, drawn_from, unsent_parameters
 from sextant.points import cell_files
+from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import (
     CellOrigin,
     CellRun,
@@ -67,6 +71,7 @@ class Cell:
     seed: int
     definition: Mapping[str, Any]  # what the cell was built from, plain data; see `cell_definition`
     definition_sha256: str  # of `definition`, and the content of workload and LLM config
+    level_sha256: str  # as `definition_sha256`, of what a level depends on: not the other levels
     variant: Variant
     sampler: str = "joint"  # how requests are drawn from the workload; see `RequestModel.sample`
     prompts: str | None = None  # file that prompts are cut from; None for random token ids
@@ -110,6 +115,7 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
         seed=definition["seed"],
         definition=definition,
         definition_sha256=definition_sha256(definition, *contents),
+        level_sha256=definition_sha256(without_levels(definition), *contents),
         variant=variant,
         sampler=definition.get("sampler", "joint"),
         prompts=definition.get("prompts"),
@@ -122,6 +128,7 @@ class Checkpoint:
     def __init__(self, folder: Path, definition_sha256: str, hardware: str) -> None:
         """Keep the levels in `folder` that are whole and of this definition and hardware."""
         self.folder = folder
+        self.hardware = hardware
         self._key = {"definition_sha256": definition_sha256, "hardware": hardware}
         folder.mkdir(parents=True, exist_ok=True)
         for level in sorted(folder.glob("level-*")):
@@ -158,6 +165,21 @@ class Checkpoint:
         entry |= {"key": self._key, "files": cell_files.file_facts(paths)}
         write_json(folder / "level.json", entry)
 
+    def take_over(self, former: MeasuredCell) -> None:
+        """Keep the levels of whole results that were measured by this definition, here."""
+        tables: dict[str, pa.Table] = {}
+        for level in former.run.levels:
+            if level.phase is not None or self._folder_of(level).exists():
+                continue  # phases of a burst rest on each other
+            tables = tables or {
+                name: pq.read_table(former.folder / f"{name}.parquet") for name in cell_files.TABLES
+            }
+            rows = {
+                name: table.filter(pc.equal(table["level"], level.level)).replace_schema_metadata()
+                for name, table in tables.items()
+            }
+            self.save(level, former.run.batch_weight_tokens, rows)
+
     def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
         """Return the levels that were measured at this batch weight, in order."""
         entries = [read_json(path) for path in self.folder.glob("level-*/level.json")]
@@ -180,6 +202,11 @@ class Checkpoint:
         """Drop all levels: their batch weight did not hold."""
         for folder in self.folder.glob("level-*"):
             shutil.rmtree(folder)
+
+
+def level_seed(seed: int, level: float) -> int:
+    """Return the seed of a level's requests: other levels of the cell do not change it."""
+    return seed + LEVEL_SEED_STRIDE * (1 + zlib.crc32(f"{level:g}".encode()))
 
 
 def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> EarlyStop | None:
@@ -265,7 +292,7 @@ class Measurement:
             and level.conditions.timeout_s == self._timeout_s
         ]
         if self.levels:
-            log.info("%d levels were measured by an earlier attempt", len(self.levels))
+            log.info("%d levels were measured before and are kept", len(self.levels))
             # Times count from the start of the first attempt, so that no two levels overlap; by the
             # wall clocks of both attempts, which on two nodes may differ a little.
             self._started_at = self.levels[0].conditions.times_since or self._started_at
@@ -287,13 +314,15 @@ class Measurement:
         for number, level in enumerate(cell.scenario.levels):
             if level in measured_levels:
                 continue
-            medians = [run.medians for run in self.levels if run.medians]
+            below = [run for run in self.levels if run.level < level]
+            medians = [run.medians for run in below if run.medians]
             if stop := reason_to_stop(medians, cell.scenario):
-                self._left_out = LeftOut(cell.scenario.levels[number:], stop)
+                left_out = [it for it in cell.scenario.levels[number:] if it not in measured_levels]
+                self._left_out = LeftOut(tuple(left_out), stop)
                 log.info("levels %s", self._left_out)
                 return
             self.progress.step(f"level {level:g}")
-            seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
+            seed = level_seed(cell.seed, level)
             requests = drawn_from(self.model, prompts, cell.sampler)
             source = RequestSource(self._servers[0].target.model, requests, seed)
             scenario = self._scenarios[level]
@@ -350,6 +379,14 @@ class Measurement:
 
     def _note_metrics(self, level: float) -> None:
         self._before = self._metrics(level)
+        self._n_others = self._n_other_processes()
+
+    def _n_other_processes(self) -> int | None:
+        """Return how many processes that are not ours use the servers' GPUs; None: unknown."""
+        if self.cell.devices.kind != "gpu":
+            return None
+        devices = {device for server in self._servers for device in server.device_indices}
+        return n_other_processes(devices, [pid for server in self._servers for pid in server.pids])
 
     def _keep(
         self,
@@ -379,6 +416,7 @@ class Measurement:
                 mean_itl_ms(self._before, after, self._metric_names),
                 accepted_length(self._before, after, self._metric_names),
                 tuple(watched.warnings),
+                max(filter(None, [self._n_other_processes()]), default=self._n_others),
             ),
             medians=medians,
             phase=phase,
@@ -386,7 +424,7 @@ class Measurement:
         requests = result.table()
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
         self.kept.save(run, self._servers[0].batch_weight_tokens, tables)
-        self.levels.append(run)
+        self.levels = sorted([*self.levels, run], key=lambda it: it.level)
 
     def write_results(self, folder: Path, feasibility: Feasibility | None) -> None:
         """Write the cell's files to its folder; `feasibility` is None of others' servers."""

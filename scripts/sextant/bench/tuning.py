@@ -282,6 +282,11 @@ class ProbeRecord:
         self._write()
         log.info("batch weight %d tokens: %s", probe.batch_weight_tokens, probe.outcome)
 
+    def take_over(self, probes: Sequence[Probe]) -> None:
+        """Take over the probes of earlier results, whose outcome depended on the same."""
+        self.probes = [*probes]
+        self._write()
+
     def _write(self) -> None:
         lines = [json.dumps({"key": self._key, **to_json(probe)}) + "\n" for probe in self.probes]
         with atomic_path(self.path) as path:

@@ -18,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import MIG_PREFIX, Devices
 
 if TYPE_CHECKING:
-    from sextant.points.run import HostFacts
+    from sextant.points.run import CellRun, HostFacts
 
 Device = TypeVar("Device", int, int | str)
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)
@@ -211,6 +211,25 @@ def hardware(kind: str, devices: Sequence[int | str]) -> str:
         except pynvml.NVMLError:
             names.append("unknown GPU")
     return ", ".join(names)
+
+
+def hardware_of(run: "CellRun") -> str | None:
+    """Return what `hardware` said where a cell was measured; None if that is not known."""
+    host = run.origin.host
+    if host is None or host.processor is None:
+        return None
+    definition = run.origin.definition or {}
+    indices: list[int | str] = []
+    if definition.get("devices", {}).get("kind") == "gpu" and run.server:
+        indices = sorted({it for of_server in run.server.devices for it in of_server}, key=str)
+
+    names = [gpu.name or "unknown GPU" for gpu in host.gpus or ()] or ["unknown GPU"]
+    if len({*names}) == 1:  # whichever they were
+        return ", ".join([host.processor, *(names[0] for _ in indices)])
+    try:
+        return ", ".join([host.processor, *(names[int(index)] for index in indices)])
+    except (ValueError, IndexError):
+        return None
 
 
 def _processor() -> str:

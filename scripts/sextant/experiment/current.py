@@ -3,7 +3,10 @@
 A copy or a checkout gives files new dates, and Snakemake's records do not travel along.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +14,137 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_object
 from sextant.base.sheets import file_name
 from sextant.experiment.experiment import (
+    LLM_CONFIG,
     ORIGINS,
     Experiment,
     cell_definition,
     definition_sha256,
     inputs_sha256,
+    without_levels,
 )
+from sextant.experiment.scenarios import Burst
 from sextant.experiment.sheets import CellKey
+from sextant.pages.words import plural
 from sextant.trace.choice import CHOICE_FACTS
 
+_MOST_CHARACTERS = 40  # of a value in a message; a longer one is cut
+_CUT_CHARACTERS = 12
 MEASURE_STALE_CELLS = (
     "run `snakemake --cores all --forcerun ingest_trace fit_workload benchmark_cell`, with your "
     "other options: it measures these cells again and leaves all others"
 )
 
 
-def is_cell_of(folder: Path, definition: Mapping[str, Any], workload: Path) -> bool | None:
-    """Return whether a cell's results were measured by a definition; None if that is not known."""
-    recorded = _facts(folder / "run.json").get("definition_sha256")
-    contents = contents_sha256(definition, workload)
-    if recorded is None or contents is None:
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between a cell's results and what the sheets ask for."""
+
+    changes: tuple[str, ...] = ()
+    """Fields that all levels depend on, e.g. `duration_s 4 → 5`."""
+    missing_levels: tuple[float, ...] = ()
+    """Levels that are asked for and were not measured; the others are kept without `changes`."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has to be measured."""
+        return not self.changes and not self.missing_levels
+
+    @property
+    def reason(self) -> str:
+        """Why the cell is measured again, in a few words."""
+        if self.changes:
+            return "; ".join(self.changes)
+        levels = ", ".join(f"{level:g}" for level in self.missing_levels)
+        return f"only the new {'levels' if len(self.missing_levels) > 1 else 'level'} {levels}"
+
+
+def compare_cells(
+    experiment: Experiment, config: Mapping[str, Any], folder: Path = Path()
+) -> dict[CellKey, Comparison | None]:
+    """Compare the results of all cells, in a folder, with what the sheets ask for."""
+    results = folder / config["pathvars"]["results"]
+    compared = {}
+    for key in experiment.cells:
+        place = results / "benchmarks" / config["source"] / key.folder
+        workload = results / "workloads" / file_name(key.workload_id) / "requests.parquet"
+        compared[key] = compare_cell(place, cell_definition(experiment, key, config), workload)
+    return compared
+
+
+def compare_cell(folder: Path, definition: Mapping[str, Any], workload: Path) -> Comparison | None:
+    """Compare a cell's results with its definition by the sheets; None if nothing is known of them.
+
+    Contents that do not exist yet, such as a workload that is not fitted, count as unchanged.
+    """
+    run = _facts(folder / "run.json")
+    measured = run.get("definition")
+    if not isinstance(measured, dict) or "scenario" not in measured:
         return None
-    return recorded == definition_sha256(definition, *contents)
+
+    changes = changed_fields(measured, definition)
+    if not changes and _has_other_contents(run, measured, definition, workload):
+        changes = ("the content of its workload or of its LLM's config.json",)
+    levels = [level["level"] for level in run.get("levels", ())]
+    if not levels:  # the LLM does not fit, at whichever level
+        return Comparison(changes)
+
+    left_out = (run.get("left_out") or {}).get("levels", ())
+    known = {float(level) for level in (*levels, *left_out)}
+    asked = map(float, definition["scenario"]["levels"])
+    missing = tuple(level for level in asked if level not in known)
+    if missing and definition["scenario"]["kind"] == Burst.kind:  # each phase rests on the first
+        changes = (*changes, "other phases")
+    return Comparison(changes, missing)
 
 
-def contents_sha256(definition: Mapping[str, Any], workload: Path) -> tuple[str, ...] | None:
-    """Return the SHA-256 of a cell's inputs; None while the workload has not been made."""
+def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in which fields two definitions of a cell differ, levels aside: `seed 1 → 2`."""
+    # As JSON has them: the results' definition was read from a file.
+    both = [json.loads(json.dumps(without_levels(it))) for it in (before, after)]
+    if any(LLM_CONFIG not in it for it in both):  # the contents tell whether it has changed
+        for it in both:
+            it.pop(LLM_CONFIG, None)
+    old, new = (dict(_leaves(it)) for it in both)
+    return tuple(
+        f"{path[-1]} {_shown(old.get(path))} → {_shown(new.get(path))}"
+        for path in dict.fromkeys((*old, *new))
+        if old.get(path) != new.get(path)
+    )
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the values of nested objects, by their keys."""
+    if isinstance(value, dict):
+        for name, it in value.items():
+            yield from _leaves(it, (*path, name))
+    else:
+        yield path, value
+
+
+def _shown(value: object) -> str:
+    """Return a value in a message; a digest or a long text is cut."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_CUT_CHARACTERS]}…"
+
+
+def _has_other_contents(
+    run: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    definition: Mapping[str, Any],
+    workload: Path,
+) -> bool:
+    """Return whether the files that a cell was measured with differ from those that are there."""
     try:
-        return inputs_sha256(definition, workload, definition["config_path"])
+        contents = inputs_sha256(measured, workload, definition["config_path"])
     except OSError:
-        return None
+        return False
+    return bool(run.get("definition_sha256") != definition_sha256(measured, *contents))
+
+
+def stale_cells(comparisons: Iterable[Comparison | None]) -> list[str]:
+    """Return a line for each reason why cells are measured again, with the number of cells."""
+    reasons = Counter(it.reason for it in comparisons if it and not it.is_current)
+    return [f"Measured again: {plural(n, 'cell')}, {reason}" for reason, n in reasons.items()]
 
 
 def is_workload_of(folder: Path, definition: Mapping[str, Any]) -> bool | None:
@@ -58,26 +162,6 @@ def is_workload_of(folder: Path, definition: Mapping[str, Any]) -> bool | None:
     if expected.keys() - recorded.keys():
         return None
     return all(recorded[name] == value for name, value in expected.items())
-
-
-def require_current(
-    experiment: Experiment, cells: Iterable[CellKey], config: Mapping[str, Any]
-) -> None:
-    """Raise InputError if a cell was measured by another definition than the sheets give.
-
-    Snakemake's records tell that before a run; a fresh checkout beside copied results has none.
-    """
-    results = Path(config["pathvars"]["results"])
-    stale = []
-    for key in cells:
-        folder = results / "benchmarks" / config["source"] / key.folder
-        workload = results / "workloads" / file_name(key.workload_id) / "requests.parquet"
-        if is_cell_of(folder, cell_definition(experiment, key, config), workload) is False:
-            stale.append(folder)
-    if stale:
-        listed = "".join(f"\n  {folder}" for folder in stale)
-        problem = f"{len(stale)} cells were measured by another definition:{listed}"
-        raise InputError(problem, fix=MEASURE_STALE_CELLS)
 
 
 def _facts(path: Path) -> dict[str, Any]:

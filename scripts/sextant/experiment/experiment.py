@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sextant.base.files import sha256_file, write_text
+from sextant.base.files import read_object, sha256_file, write_text
 from sextant.base.sheets import Row, file_name, hints_of, load_sheet
 from sextant.experiment import servers
 from sextant.experiment.downloads import Dataset
@@ -26,6 +26,10 @@ from sextant.workload.request_model import N_BINS
 _MAX_CELL_NAME_CHARACTERS = 230
 Ids = Mapping[str, Collection[str]]  # the ids that each sheet defines, by the name of the sheet
 ORIGINS = ("use_case", "input_tokens", "output_tokens")
+LLM_CONFIG = "llm_config"
+"""Key of a definition that has the parsed `config.json`; cells from before it have its SHA-256."""
+_NO_MATTER = ("_", "transformers_version")
+"""How keys of a `config.json` begin that no server reads: each upload to a hub changes them."""
 _TRACE_READING = ("columns", "time_unit", "where", "status_words")
 """Columns of traces.tsv that say how the source is read; they are newer than some cells."""
 ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
@@ -220,6 +224,7 @@ def cell_definition(
         "source": config["source"],
         **asdict(key),
         "config_path": llm["config"],
+        LLM_CONFIG: _read_config(llm["config"]),
         "model": llm.get("model"),
         "devices": {name: getattr(devices, name) for name in ("kind", "n_gpus", "memory_gib")},
         "max_input_tokens": workload["max_input_tokens"],
@@ -236,6 +241,26 @@ def cell_definition(
         definition["windows_sha256"] = sha256_once(WINDOWS_FILE)
 
     return definition
+
+
+def _read_config(path: str) -> Any:
+    """Return what a server reads of a `config.json`."""
+    return _without_marks(read_object(path))
+
+
+def _without_marks(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kept = {name: it for name, it in value.items() if not name.startswith(_NO_MATTER)}
+    return {name: _without_marks(it) for name, it in kept.items()}
+
+
+def without_levels(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a level of a cell depends on, whichever other levels the cell has."""
+    scenario = {name: it for name, it in definition["scenario"].items() if name != "levels"}
+    return {name: it for name, it in definition.items() if name != "config_path"} | {
+        "scenario": scenario
+    }
 
 
 def workload_definition(experiment: Experiment, workload_id: str, seed: int) -> dict[str, Any]:
@@ -291,13 +316,17 @@ def _sha256_at(path: Path, mtime_ns: int, size_bytes: int) -> str:
 def inputs_sha256(
     definition: Mapping[str, Any], workload: str | Path, config: str | Path
 ) -> tuple[str, ...]:
-    """Return the SHA-256 of a cell's workload (`requests.parquet`) and of its LLM's config.
+    """Return the SHA-256 of the files whose contents a cell depends on besides its definition.
 
-    If the scenario asks for the workload's arrivals, that of `arrivals.json` follows.
+    They are the workload (`requests.parquet`), `arrivals.json` beside it if the scenario asks for
+    the workload's arrivals, and the LLM's config where the definition does not have it parsed.
     """
-    arrivals = Path(workload).with_name("arrivals.json")
-    has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
-    return tuple(map(sha256_once, (workload, config, *[arrivals][: int(has_arrivals)])))
+    files = [Path(workload)]
+    if LLM_CONFIG not in definition:
+        files.append(Path(config))
+    if isinstance(definition["scenario"].get("arrivals"), str):
+        files.append(Path(workload).with_name("arrivals.json"))
+    return tuple(map(sha256_once, files))
 
 
 def definition_sha256(definition: Mapping[str, Any], *inputs: str) -> str:

@@ -19,7 +19,7 @@ from sextant.judge.accuracy import (
     predict_held_out,
     prediction_table,
 )
-from sextant.judge.evaluate import evaluate_predictor
+from sextant.judge.evaluate import evaluate_predictor, fit_of
 from sextant.judge.random_slos import random_slos
 from sextant.judge.score import mean_scores
 from sextant.judge.task import task_of_characterization
@@ -104,7 +104,14 @@ def evaluate_predictors(
                 seed,
                 n_jobs=ALL_CPUS,
                 progress=progress,
-                hold_out=partial(held_out, name, "llm"),
+                fit=fit_of(
+                    task,
+                    name,
+                    seed,
+                    n_jobs=ALL_CPUS,
+                    progress=progress,
+                    hold_out=partial(held_out, name, "llm"),
+                ),
             )
             for name in names
         )

@@ -86,6 +86,47 @@ class Evaluation(NamedTuple):
         )
 
 
+Fit = Callable[[SLO], FitResult]
+"""Fits a predictor for one SLO, on all folds of a task."""
+
+
+def fit_of(
+    task: Task,
+    predictor: str,
+    seed: int,
+    *,
+    n_jobs: int = 1,
+    progress: Callable[[str], None] | None = None,
+    hold_out: Callable[[Statistic], list[HeldOutPredictions]] | None = None,
+) -> Fit:
+    """Return how a predictor is fitted on a task; arguments are as of `evaluate_predictor`.
+
+    `hold_out` takes the place of `predict_held_out` of this task.
+    """
+    log = progress or logger.info
+
+    def fit(slo: SLO) -> FitResult:
+        if not task.has_fixed_lengths:
+            return fit_folds(task, slo, predictor, seed, n_jobs, log)
+        start = time.monotonic()
+        statistic = Statistic(slo.percentiles, slo.first_token)
+        if hold_out:
+            held_out = hold_out(statistic)
+        else:
+            held_out = predict_held_out(
+                task, predictor, seed, statistic=statistic, n_jobs=n_jobs, progress=log
+            )
+        return fit_result(held_out, time.monotonic() - start)
+
+    return fit
+
+
+def fit_key(predictor: str, slo: SLO) -> tuple[Any, ...]:
+    """Return what of an SLO a fit depends on: SLOs with the same share it."""
+    shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
+    return (*shared, *slo.lengths.items())
+
+
 def evaluate_predictor(
     task: Task,
     slos: Sequence[SLO],
@@ -94,7 +135,7 @@ def evaluate_predictor(
     *,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
-    hold_out: Callable[[Statistic], list[HeldOutPredictions]] | None = None,
+    fit: Fit | None = None,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
@@ -113,7 +154,7 @@ def evaluate_predictor(
         seed: of the predictor.
         n_jobs: number of processes; the results do not depend on it.
         progress: gets a line for each step, in place of the log.
-        hold_out: takes the place of `predict_held_out` of this task.
+        fit: takes the place of `fit_of` this task.
 
     Raises InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
@@ -122,20 +163,7 @@ def evaluate_predictor(
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     options = separate_configurations(task) if task.has_fixed_lengths else task
     options.check_points()
-    log = progress or logger.info
-
-    def fit(slo: SLO) -> FitResult:
-        if not task.has_fixed_lengths:
-            return fit_folds(task, slo, predictor, seed, n_jobs, log)
-        start = time.monotonic()
-        statistic = Statistic(slo.percentiles, slo.first_token)
-        if hold_out:
-            held_out = hold_out(statistic)
-        else:
-            held_out = predict_held_out(
-                task, predictor, seed, statistic=statistic, n_jobs=n_jobs, progress=log
-            )
-        return fit_result(held_out, time.monotonic() - start)
+    fit = fit or fit_of(task, predictor, seed, n_jobs=n_jobs, progress=progress)
 
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
@@ -146,8 +174,7 @@ def evaluate_predictor(
         elif predictor == STATIC_POLICY:
             part = _recommend_policy(slo_task, slo)
         else:
-            shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
-            key = (*shared, *slo.lengths.items())
+            key = fit_key(predictor, slo)
             if key not in fits:
                 fits[key] = fit(slo)
             part = _recommend_predicted(slo_task, slo, predictor, fits[key])

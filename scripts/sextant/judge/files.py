@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +11,8 @@ from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.judge.evaluate import evaluate_predictor
+from sextant.judge.evaluate import evaluate_predictor, fit_of
+from sextant.judge.kept_fits import keeping
 from sextant.judge.task import Task, task_of
 from sextant.points import frame
 
@@ -51,7 +53,7 @@ def read_task(
 
 
 def evaluate_files(
-    inputs: Mapping[str, str | Path],
+    inputs: Mapping[str, Any],
     task: Task,
     slos: Sequence[SLO],
     predictor: str,
@@ -61,10 +63,17 @@ def evaluate_files(
 ) -> None:
     """Evaluate a predictor on a task that was read from files, and write its tables.
 
-    Arguments are those of `evaluate_predictor`; `outputs` are paths of the tables, by their names.
+    Arguments are those of `evaluate_predictor`. `inputs` are paths of the tables `point` and
+    `feasibility`, and of the `library` that the fits follow from; `outputs` are paths of the tables
+    by their names, beside which the fits are kept.
     """
-    result = evaluate_predictor(task, slos, predictor, seed, n_jobs=n_jobs)
-    origin = provenance(dict(inputs), seed=seed)
+    tables = {name: Path(str(inputs[name])) for name in ("point", "feasibility")}
+    code = [Path(path) for path in inputs["library"]]
+    folder = Path(outputs["score"]).parent / "fits"
+    fit = fit_of(task, predictor, seed, n_jobs=n_jobs)
+    kept = keeping(fit, folder, task, predictor, seed, code)
+    result = evaluate_predictor(task, slos, predictor, seed, fit=kept)
+    origin = provenance(tables, seed=seed)
     for name, rows in zip(_TABLES, result, strict=True):
         table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
         write_parquet(outputs[name], table, origin)

@@ -43,6 +43,7 @@ def plan_document(plan: PlanAnswer) -> Document:
     n_points = plural(sum(cell.n_levels for cell in cells), "point")
     line = f"{plural(len(cells), 'cell')} to measure ({n_llms}, {n_profiles}), {n_points}"
     blocks.append(Note(line))
+    blocks += [Note(change) for change in plan.changes]
     if n_left_out := sum(not cell.n_levels for cell in cells):
         blocks.append(Note(f"{n_left_out:,} of them do not fit into memory and end at once"))
     rows = [_profile_row(name, of_profile) for name, of_profile in plan.cells_by_profile.items()]

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.experiment.current import Comparison
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
@@ -187,8 +188,10 @@ def plan_cell(
     key: CellKey,
     finished: Sequence[FinishedCell],
     request: SchedulerRequest | None = None,
+    compared: Comparison | None = None,
 ) -> CellPlan:
-    """Return what a cell takes, by the cells that are finished."""
+    """Return what a cell takes, by the cells that are finished; `compared` says what of its
+    earlier results is kept."""
     experiment = workspace.experiment
     profile = experiment.profiles[key.gpu_profile_id]
     variant = experiment.variants[key.variant_id]
@@ -210,6 +213,9 @@ def plan_cell(
     n_levels = 0
     if verdict.is_feasible:
         scenario = experiment.scenario(key)
+        if compared and not compared.changes and compared.missing_levels:
+            scenario = replace(scenario, levels=compared.missing_levels)
+            max_starts = min(1, max_starts)  # the batch weight is known
         terms = estimate_terms(experiment, key, finished)
         seconds = cell_s(scenario, variant, _weight_gib(experiment, key), max_starts, terms)
         n_levels = len(scenario.levels)

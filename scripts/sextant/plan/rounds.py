@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sextant.base.errors import InputError
+from sextant.experiment.current import changed_fields
 from sextant.experiment.experiment import Chosen, add_chosen, cell_definition, chosen_path
 from sextant.pages.words import plural
 from sextant.plan.cell_order import Budget, Expectation, Stop
@@ -117,7 +118,8 @@ def measured_before(workspace: Workspace) -> Chosen:
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
         adaptive = replace(workspace.experiment.adaptive, chosen={key: levels})
         with_cell = replace(workspace.experiment, adaptive=adaptive)
-        if levels and definition == cell_definition(with_cell, key, workspace.config):
+        asked = cell_definition(with_cell, key, workspace.config)
+        if levels and not changed_fields(definition, asked):
             measured[key] = levels
     return measured
 

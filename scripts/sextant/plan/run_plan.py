@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from sextant.experiment.current import compare_cells, stale_cells
 from sextant.plan.dry_run import DryRun
 from sextant.plan.estimate import CellPlan, finished_cells, plan_cell
 from sextant.plan.workspace import Workspace
-from sextant.points.cell_files import RECEIPT
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class PlanAnswer:
     jobs: dict[str, int]  #: Number of jobs by rule.
     n_submissions: int
     cells: tuple[CellPlan, ...]
+    changes: tuple[str, ...]  #: Why cells that were measured are measured again, one line a reason.
     gpu_hours: float  # Devices times hours; processor cores that serve count as devices.
     usd: float
     hours: RunHours
@@ -47,16 +48,17 @@ class PlanAnswer:
 def make_plan(workspace: Workspace, run: DryRun, n_nodes: int = 1) -> PlanAnswer:
     """Return what a run would do and take, with `n_nodes` servers of each profile."""
     finished = finished_cells(workspace)
-    key_by_file = {
-        f"benchmarks/{workspace.settings.source}/{key.folder}/{RECEIPT}": key
+    key_by_folder = {
+        f"benchmarks/{workspace.settings.source}/{key.folder}": key
         for key in workspace.experiment.cells
     }
+    compared = compare_cells(workspace.experiment, workspace.config, workspace.folder)
     cells = []
     for job in run.jobs:
         if job.rule == "benchmark_cell":
-            file = Path(job.outputs[0])
-            key = key_by_file["/".join(file.parts[-7:])]  # below the folder of results, wherever
-            cells.append(plan_cell(workspace, key, finished, job.request))
+            folder = Path(job.outputs[0]).parent
+            key = key_by_folder["/".join(folder.parts[-6:])]  # below the results, wherever
+            cells.append(plan_cell(workspace, key, finished, job.request, compared[key]))
 
     longest_s = max(
         (makespan_s(of_profile, n_nodes) for of_profile in cells_by_profile(cells).values()),
@@ -66,6 +68,7 @@ def make_plan(workspace: Workspace, run: DryRun, n_nodes: int = 1) -> PlanAnswer
         jobs=dict(Counter(job.rule for job in run.jobs)),
         n_submissions=run.n_submissions,
         cells=tuple(cells),
+        changes=tuple(stale_cells(compared[cell.key] for cell in cells)),
         gpu_hours=sum(cell.n_devices * cell.seconds for cell in cells) / 3600,
         usd=sum(cell.usd for cell in cells),
         hours=RunHours(

@@ -13,6 +13,7 @@ from sextant.base.files import read_parquet
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey, Configuration
+from sextant.points.cell_files import take_of
 from sextant.points.frame import LENGTHS
 
 
@@ -59,9 +60,10 @@ class Workspace:
         return results / "benchmarks" / self.settings.source / key.folder
 
     def job_times_file(self, key: CellKey) -> Path:
-        """Snakemake's benchmark file of a cell's job."""
+        """Snakemake's benchmark file of a cell's last job that ended."""
         times = self.folder / self.settings.pathvars.benchmarks
-        return times / "benchmark_cell" / self.settings.source / f"{key.folder}.tsv"
+        take = take_of(self.cell_folder(key), is_current=True)
+        return times / "benchmark_cell" / self.settings.source / f"{key.folder}{take}.tsv"
 
     def mean_lengths(self) -> list[float] | None:
         """Return the mean input and output tokens of the requests of the workload whose points

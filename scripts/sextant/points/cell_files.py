@@ -9,6 +9,7 @@ import errno
 import hashlib
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -39,7 +40,12 @@ RECEIPT = "measured.json"
 """The file by which Snakemake knows that a cell is measured.
 
 Snakemake deletes the outputs of a rule before its job starts, and again when the job fails. So the
-rule's only output is this receipt, and the results beside it stay until others replace them."""
+rule's only output is this receipt, and the results beside it stay until others replace them. A cell
+that was measured again has `measured@@2.json`, then `measured@@3.json`: a receipt that does not
+exist is what makes Snakemake run the job, whatever its records say."""
+_TAKE = "@@"
+"""What the number of a receipt begins with: no id or variant has it in its file name."""
+_RECEIPT_PATTERN = re.compile(rf"measured(?:{_TAKE}([1-9][0-9]*))?\.json")
 CHECKPOINT = "partial"  # folder in the cell's own for the levels that are finished
 DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
@@ -231,9 +237,29 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
     return content | {SEAL: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
 
+def take_of(folder: Path, *, is_current: bool) -> str:
+    """Return what the name of a cell's receipt has besides `measured`: nothing, `@@2` ….
+
+    It is the newest receipt's where the results are current, else that of the next one.
+    """
+    takes = [int(found[1] or 1) for _, found in _receipts(folder)]
+    newest = max(takes, default=0)
+    take = max(newest, 1) if is_current else newest + 1
+    return f"{_TAKE}{take}" if take > 1 else ""
+
+
+def _receipts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    """Return the receipts in a cell's folder, and how their names were read."""
+    names = [(path, _RECEIPT_PATTERN.fullmatch(path.name)) for path in folder.glob("measured*")]
+    return [(path, found) for path, found in names if found]
+
+
 def write_receipt(path: Path, definition_sha256: str) -> None:
-    """Write the receipt of a cell whose results are whole, last of all."""
+    """Write the receipt of a cell whose results are whole, last of all, and remove earlier ones."""
     files.write_json(path, {"definition_sha256": definition_sha256})
+    for earlier, _ in _receipts(path.parent):
+        if earlier != path:
+            earlier.unlink(missing_ok=True)
 
 
 def changed_cells(receipts: Iterable[Path]) -> list[str]:
@@ -274,7 +300,8 @@ def require_whole(cells: Sequence[Path]) -> None:
             # Another rule that reads the cell may have moved it in the same moment.
             with contextlib.suppress(FileNotFoundError):
                 (folder / name).rename(aside / name)
-        (folder / RECEIPT).unlink(missing_ok=True)
+        for receipt, _ in _receipts(folder):
+            receipt.unlink(missing_ok=True)
         words = ", ".join(f"{name} {problem}" for name, problem in problems.items())
         lines.append(f"\n  {folder}: {words}; set aside in {aside.name}")
     if damage:

@@ -242,6 +242,7 @@ WARNINGS = {
         f"The client's mean ITL differs from the server's own by more than {SHAPING_FRACTION:.0%}, "
         "or its median is 0: tokens waited for the client and were seen in bunches"
     ),
+    "n_other_processes": "Other processes used the same GPUs, so the latencies are partly theirs",
 }
 """What makes a point doubtful, by the column that shows it."""
 
@@ -259,6 +260,8 @@ def doubts(point: Row) -> set[str]:
         "client_lag_p99_ms": ratio("client_lag_p99_ms", "median_itl_ms") > SHAPING_FRACTION,
         "send_lag_p99_ms": ratio("send_lag_p99_ms", "median_ttft_ms") > SHAPING_FRACTION,
         "mean_itl_ms": off_server > SHAPING_FRACTION or point["median_itl_ms"] == 0,
+        # Stores from before this column lack it.
+        "n_other_processes": (point.get("n_other_processes") or 0) > 0,
     }
     return {column for column, doubtful in is_doubtful.items() if doubtful}
 

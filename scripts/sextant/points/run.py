@@ -97,11 +97,12 @@ class ClientReport:
 
 @dataclass(frozen=True)
 class ServerReport:
-    """What the server's own metrics say of a level; None where the server has no such metric."""
+    """What the server and its devices say of a level; None where they do not."""
 
     server_mean_itl_ms: float | None = None  # by the server's own histogram
     server_accepted_length: float | None = None  # tokens of a step that verified a draft
     telemetry_warnings: tuple[str, ...] = ()
+    n_other_processes: int | None = None  # on the servers' GPUs, the most that were seen
 
 
 @dataclass(frozen=True)

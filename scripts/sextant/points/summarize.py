@@ -1,6 +1,7 @@
 """From measured cells to the rows of the tables `point`, `feasibility` and `telemetry`."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
-from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
+from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL, Burst
 from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
 from sextant.points.frame import GRAPHS, graphs_of
@@ -61,6 +62,7 @@ _LEVELS: _Columns = {
     "send_lag_p99_ms": (_FLOAT, lambda level, _: level.client.send_lag_ms.p99),
     "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_report.server_mean_itl_ms),
     "server_accepted_length": (_FLOAT, lambda level, _: level.server_report.server_accepted_length),
+    "n_other_processes": (_COUNT, lambda level, _: level.server_report.n_other_processes),
     "engine_version": (
         _TEXT,
         lambda level, run: level.conditions.engine_version or run.engine_version,
@@ -108,18 +110,26 @@ _VIEWS = {
 
 
 def aggregate_points(
-    cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
+    cells: Sequence[Path],
+    point_out: Path,
+    feasibility_out: Path,
+    telemetry_out: Path,
+    *,
+    levels: Sequence[Sequence[float]] | None = None,
 ) -> None:
     """Write the tables `point`, `feasibility` and `telemetry` of cells.
 
-    They have one row per cell and level, per cell, and per cell, level and device. InputError:
-    there is no cell, or a cell is damaged (`require_whole`).
+    They have one row per cell and level, per cell, and per cell, level and device. `levels` are
+    those of each cell that are asked for, by default all that were measured. InputError: there is
+    no cell, or a cell is damaged (`require_whole`).
     """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
         raise InputError("no cell is measured", fix=fix)
     require_whole(cells)
     measured = [read_cell(folder) for folder in cells]
+    if levels is not None:
+        measured = [_at_levels(cell, asked) for cell, asked in zip(measured, levels, strict=True)]
     runs = [cell.run for cell in measured]
     facts: dict[str, set[str | None]] = {
         "hosts": {run.origin.host.processor for run in runs if run.origin.host},
@@ -133,6 +143,14 @@ def aggregate_points(
     files = (point_out, feasibility_out, telemetry_out)
     for file, table in zip(files, summarize_cells(measured), strict=True):
         write_parquet(file, table, origin)
+
+
+def _at_levels(cell: MeasuredCell, asked: Sequence[float]) -> MeasuredCell:
+    """Return a cell with the levels that are asked for; a burst's phases belong together."""
+    if cell.run.scenario_kind == Burst.kind:
+        return cell
+    levels = tuple(level for level in cell.run.levels if level.level in asked)
+    return replace(cell, run=replace(cell.run, levels=levels))
 
 
 def summarize_cells(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table, pa.Table]:
@@ -186,7 +204,7 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
             e.* EXCLUDE (cell, level), energy_j / nullif(n_ok, 0) AS energy_per_request_j,
             energy_j / nullif(n_ok * mean_output_tokens, 0) AS energy_per_output_token_j,
             l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms,
-            l.server_accepted_length
+            l.server_accepted_length, l.n_other_processes
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
         LEFT JOIN intervals AS i USING (cell, level)

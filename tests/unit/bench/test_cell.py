@@ -343,7 +343,7 @@ def test_a_batch_is_sent_at_once_and_its_cap_makes_requests_wait(tmp_path):
 
 
 def test_rates_leave_warm_up_and_cool_down_out_and_infinity_is_all_at_once(tmp_path):
-    rates = {"kind": "open_loop", "levels": [40], "duration_s": 0.5, "cooldown_s": 0.2}
+    rates = {"kind": "open_loop", "levels": [60], "duration_s": 0.5, "cooldown_s": 0.2}
     outputs = measure(tmp_path, scenario=rates)
     (level,) = read(outputs.run)["levels"]
     frame = pd.read_parquet(outputs.requests)

@@ -86,8 +86,9 @@ def test_a_file_has_the_fields_of_groups_one_by_one() -> None:
     assert list(content) == [*names.split(), "provenance"]
     names = "level started_s duration_s n_warmup_requests n_cooldown_requests n_prepared_late "
     names += "n_unfinished sessions client_lag_ms send_lag_ms lag_warning answer_warnings "
-    names += "server_mean_itl_ms server_accepted_length telemetry_warnings host engine_version "
-    names += "timeout_s times_since medians phase published_medians"
+    names += "server_mean_itl_ms server_accepted_length telemetry_warnings "
+    names += "n_other_processes host engine_version timeout_s times_since medians phase "
+    names += "published_medians"
     assert [list(level) for level in content["levels"]] == 2 * [names.split()]
     assert cell_files.from_json(run.CellRun, content) == whole_run()
 

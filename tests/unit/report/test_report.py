@@ -374,6 +374,7 @@ def test_doubtful_points_are_told(report):
         ({"client_lag_p99_ms": 1.01}, {"client_lag_p99_ms"}),
         ({"send_lag_p99_ms": 5.01}, {"send_lag_p99_ms"}),
         ({"n_ok": 0, "n_failed": 3, "median_itl_ms": None}, {"n_ok", "n_failed"}),
+        ({"n_other_processes": 1}, {"n_other_processes"}),
         ({"n_ok": None, "n_failed": None, "client_lag_p99_ms": None}, set()),
     ],
 )
