@@ -14,6 +14,7 @@ from sextant.experiment.current import compare_cells, is_workload_of, stale_cell
 from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
+from sextant.experiment.servers import SIMULATED
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.experiment.slurm import SlurmNames
 from sextant.points.cell_files import changed_cells, take_of
@@ -244,7 +245,8 @@ def cell_threads(wildcards):
     (The cores do not tell a cluster: a dry run for one has a single core.)
     """
     settings = workflow.resource_settings
-    return settings.cores if settings.nodes is None else cell_request(wildcards).cores
+    is_shared = settings.nodes is not None or config["engine"].get("name") == SIMULATED
+    return cell_request(wildcards).cores if is_shared else settings.cores
 
 
 def cell_files(name, cells=EXPERIMENT.cells):

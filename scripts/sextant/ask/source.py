@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sextant.ask.question import PIPELINE_STORE, Question
 from sextant.base.errors import InputError
+from sextant.experiment.servers import SIMULATED
 from sextant.facts.gpu import GPU
 from sextant.points import frame
 from sextant.points.characterization import CHAT_SOURCE, Characterization, combined
@@ -292,6 +293,11 @@ def load_sources(
         _refuse_choices(", ".join(names), workload_id, scenario_id)
 
     parts = [location.load(workload_id, scenario_id) for location in locations]
+    for part in parts:
+        if (part.points["engine"] == SIMULATED).any():
+            problem = f"the points of {part.source} were simulated, not measured"
+            fix = "measure (another engine.name), or name another source"
+            raise InputError(problem, field="--source, --database", fix=fix)
     origins = dict.fromkeys(location.origin for location in locations)
     return combined(parts), " + ".join(origins)
 

@@ -3,7 +3,7 @@
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,8 @@ from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens
 
 log = logging.getLogger(__name__)
+Measure = Callable[[Cell, EngineSettings, Path, Progress], None]
+"""Makes the files of a cell in a folder."""
 # Room for the results of a cell; a run that ends for want of it would lose its GPU time.
 _FREE_DISK_BYTES = 64 * 2**20
 
@@ -204,11 +206,12 @@ def run_job(
     workload: str,
     receipt: str,
     logs: Mapping[str, str],
+    measure: Measure | None = None,
 ) -> None:
     """Measure the cell that `definition` describes into the folder of its receipt.
 
-    Results that are whole and of this definition are taken over. InputError: the workload was made
-    by another definition.
+    `measure` takes the place of `measure_cell`. Results that are whole and of this definition are
+    taken over. InputError: the workload was made by another definition.
     """
     with job_log(logs["job"]):
         if is_workload_of(Path(workload).parent, definition) is False:
@@ -222,8 +225,12 @@ def run_job(
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((llm_id, gpu_profile_id)))
         progress = Progress(f"{llm_id} on {gpu_profile_id}", len(cell.scenario.levels))
+        folder = Path(receipt).parent
         try:
-            measure_cell(cell, settings, Path(receipt).parent, Path(logs["server"]), progress)
+            if measure is not None:
+                measure(cell, settings, folder, progress)
+            else:
+                measure_cell(cell, settings, folder, Path(logs["server"]), progress)
         finally:
             progress.close()
         write_receipt(Path(receipt), cell.definition_sha256)

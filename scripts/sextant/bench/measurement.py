@@ -266,6 +266,10 @@ class Measurement:
                 kind = getattr(fitted.arrivals, "kind", None)
                 log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
 
+    def scenario_at(self, level: float) -> Scenario:
+        """Return the scenario of a level, with the workload's arrivals at its rate."""
+        return self._scenarios[level]
+
     def run(self, servers: Sequence[RunningServer]) -> None:
         """Measure what was not measured before at this batch weight; ServerError if one died."""
         self._unsent_parameters = unsent_parameters(self.model)

@@ -29,6 +29,7 @@ from sextant.capacity.document import (
 from sextant.capacity.question import CapacityQuestion
 from sextant.decide.windows import WINDOW_S, Target
 from sextant.experiment.experiment import Experiment
+from sextant.experiment.servers import REHEARSAL_NOTE, SIMULATED
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, as_text
 from sextant.points.measured import load_run
@@ -76,6 +77,8 @@ def size_files(
     window_s = WINDOW_S if slo.window_s is None else slo.window_s or None
     workload = experiment.workloads[decision["workload_id"]]
     traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
+    if source.startswith(SIMULATED):
+        notes = [REHEARSAL_NOTE, *notes]
     requests = traffic.drawn(0)
     steady = None
     if slo.window_s is None and isinstance(traffic, DrawnTraffic):

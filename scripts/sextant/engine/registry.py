@@ -5,10 +5,15 @@ from pathlib import Path
 from sextant.base.errors import InputError
 from sextant.engine.endpoint import EndpointEngine
 from sextant.engine.protocol import Engine
+from sextant.engine.simulated import SimulatedEngine
 from sextant.engine.vllm import VLLM
-from sextant.experiment.servers import ENDPOINT, EngineSettings
+from sextant.experiment.servers import ENDPOINT, SIMULATED, EngineSettings
 
-ENGINES: dict[str, Engine] = {"vllm": VLLM(), ENDPOINT: EndpointEngine()}
+ENGINES: dict[str, Engine] = {
+    "vllm": VLLM(),
+    ENDPOINT: EndpointEngine(),
+    SIMULATED: SimulatedEngine(),
+}
 
 
 def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:

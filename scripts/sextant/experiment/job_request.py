@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sextant.experiment.experiment import Experiment
+from sextant.experiment.servers import SIMULATED
 from sextant.experiment.sheets import CellKey
 
 # What LLM-Pilot gave each server (Lazuka et al., SC 2024, section III-C1). It found that neither
@@ -15,6 +16,9 @@ _MEMORY_BESIDE_GPUS_MB = 250_000
 # LLM-Pilot ran the load client elsewhere; here it shares the job.
 _CLIENT_CORES = 1
 _CLIENT_MEMORY_MB = 8000
+
+# Of a cell that is simulated: most take seconds.
+_REHEARSAL_MINUTES = 30
 
 # For the slow last requests of the levels, and for Python.
 _EXTRA_MINUTES = 5
@@ -46,6 +50,15 @@ def job_request(
             cores=_CLIENT_CORES,
             memory_mb=attempt * _CLIENT_MEMORY_MB,
             minutes=attempt * _minutes(experiment, key, engine, n_server_starts=0),
+        )
+
+    if engine.get("name") == SIMULATED:
+        return JobRequest(
+            gpus=0,
+            gpu_model=None,
+            cores=1,
+            memory_mb=attempt * _CLIENT_MEMORY_MB,
+            minutes=attempt * _REHEARSAL_MINUTES,
         )
 
     gpu_profile = experiment.profiles[key.gpu_profile_id]

@@ -20,6 +20,7 @@ from sextant.experiment.experiment import (
 from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.servers import (
     ENDPOINT,
+    SIMULATED,
     EngineSettings,
     Variant,
     engine_settings,
@@ -163,6 +164,7 @@ def check_config(
     Names of predictors are compared with `known_predictors`; None leaves them unchecked.
     """
     check_fields(sheets.Configuration, config, file)
+    _check_source(config, file)
     fleet_sheets = config["sheets"].keys() & {"demands", "supply"}
     if len(fleet_sheets) == 1:
         problem = f"{min(fleet_sheets)} alone is given"
@@ -253,6 +255,15 @@ def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: s
         raise InputError(problem, file=file, field="decision", fix=fix)
 
 
+def _check_source(config: Mapping[str, Any], file: str | Path) -> None:
+    """Raise InputError unless the name of the source says whether its points are simulated."""
+    is_rehearsal = config["engine"].get("name") == SIMULATED
+    if is_rehearsal != config["source"].startswith(SIMULATED):
+        problem = "the points of a rehearsal are called simulated, and no others"
+        fix = f"write `source: {SIMULATED}`, with a folder of results of its own; config/"
+        raise InputError(problem, file=file, field="source", fix=f"{fix}rehearsal.yaml does so")
+
+
 def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
     name = config["archive"]["data"]
     if name not in experiment.datasets and not Path(name).exists():
@@ -285,6 +296,11 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
             problem = f"servers on {gpu.gpu_id} cannot be started: neither CUDA nor ROCm drives it"
             fix = "start them yourself and name them in endpoints.tsv, or leave the profile out"
             sheet = config["sheets"]["gpu_profiles"]
+            raise InputError(problem, file=sheet, field="gpu_id", fix=fix)
+        elif config["engine"].get("name") == SIMULATED and gpu.kind == "cpu":
+            problem = f"{gpu.gpu_id} cannot be simulated: the law is that of GPUs"
+            sheet = config["sheets"]["gpu_profiles"]
+            fix = "leave the profile out of the rehearsal"
             raise InputError(problem, file=sheet, field="gpu_id", fix=fix)
         elif config["engine"].get("name") == ENDPOINT:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"

@@ -14,6 +14,12 @@ from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSectio
 from sextant.pages.words import plural
 
 ENDPOINT = "endpoint"  # name of the engine of servers that run already
+SIMULATED = "simulated"  # name of the engine of a rehearsal, whose latencies are the law's
+REHEARSAL_NOTE = (
+    "A rehearsal (engine.name: simulated): no server ran, and all latencies here are the law's, "
+    "simulated. Measure before you rent."
+)
+"""What each page of a rehearsal says first."""
 # Settings that a measurement depends on if its servers are started here.
 _FACTS = ("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization")
 

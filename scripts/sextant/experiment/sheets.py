@@ -396,7 +396,9 @@ class EngineSection:
     """further arguments of the server, e.g. [--quantization, fp8]"""
     dcgm_url: str | None = None
     """dcgm-exporter on the nodes, for SM activity, e.g. http://localhost:9400/metrics"""
-    name: str = "vllm"  #: vllm (default), or endpoint: all servers run already, see endpoints.tsv
+    name: str = "vllm"
+    """vllm (default); endpoint: all servers run already, see endpoints.tsv; or simulated: a
+    rehearsal, whose latencies are the law's, not measured"""
 
 
 def _once_each(names: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import NextBest
+from sextant.experiment.servers import REHEARSAL_NOTE, SIMULATED
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import (
@@ -185,6 +186,8 @@ def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -
     blocks: list[Block] = []
     for source in names:
         parts = blocks_of(tables, source)
+        if parts and source.startswith(SIMULATED):
+            parts = [Note(REHEARSAL_NOTE, "warning"), *parts]
         blocks += [Section(source, parts)] if parts and len(names) > 1 else parts
     return blocks
 
