@@ -35,5 +35,11 @@ with job_log(snakemake.log[0]) as log:
         for note in mixture_notes(snakemake.input.trace, choice_of(row)):
             log.warning(note)
         counts = [figures[name] for name in ("n_requests", "n_clipped_input", "n_clipped_output")]
-        said = "%s: of %d requests the caps touch %d inputs and %d outputs"
+        said = "%s: of %d requests the caps cut %d inputs and %d outputs"
         log.info(said, row["workload_id"], *counts)
+        if 2 * max(counts[1:]) > counts[0]:
+            log.warning(
+                "%s: most requests are cut, so answers are for shorter ones than the trace has. "
+                "Fix: raise max_input_tokens and max_output_tokens, or take it for a demonstration",
+                row["workload_id"],
+            )

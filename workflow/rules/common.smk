@@ -9,14 +9,21 @@ from sextant.base.errors import InputError, require_docstrings
 from sextant.base.files import library_files
 from sextant.base.job_log import announce_to_jobs, end_with_parent
 from sextant.base.sheets import DEFAULT_FILES, by_file_name, file_name
-from sextant.engine.registry import check_settings
+from sextant.engine.registry import check_settings, missing_engine
 from sextant.experiment.current import compare_cells, is_workload_of, stale_cells
 from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
-from sextant.experiment.servers import SIMULATED
+from sextant.experiment.servers import SIMULATED, engine_settings
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
-from sextant.experiment.slurm import SlurmNames
+from sextant.experiment.slurm import (
+    SlurmNames,
+    as_submitted,
+    check_requests,
+    read_nodes,
+    submission_warnings,
+)
+from sextant.experiment.warnings import run_warnings
 from sextant.points.cell_files import changed_cells, take_of
 from sextant.predict.predictor import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
@@ -30,12 +37,15 @@ try:
         raise InputError(problem, file=DEFAULT_FILES[-1], fix=f"add --directory {ROOT}")
     if workflow.is_main_process and workflow.resource_settings.nodes is not None:
         submitted_with = workflow.resource_settings.default_resources
-        SlurmNames(
+        of_cells = workflow.resource_settings.overwrite_resources.get("benchmark_cell", {})
+        slurm_names = SlurmNames(
             *(
                 submitted_with[name].raw if name in submitted_with else None
                 for name in ("slurm_account", "slurm_partition", "qos")
-            )
-        ).check()
+            ),
+            of_cells["slurm_partition"].raw if "slurm_partition" in of_cells else None,
+        )
+        slurm_names.check()
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
         check_installed(config["predictors"], "predictors")
@@ -45,9 +55,22 @@ except InputError as error:
 
 # What differs between the results of each cell and what the sheets ask for.
 COMPARED = {} if "archive" in config else compare_cells(EXPERIMENT, config)
+UNMEASURED = [cell for cell, it in COMPARED.items() if it is None or not it.is_current]
 if workflow.is_main_process:
-    for line in stale_cells(COMPARED.values()):
-        print(line, file=sys.stderr)
+    notes = stale_cells(COMPARED.values())
+    if any(EXPERIMENT.endpoint(cell) is None for cell in UNMEASURED):
+        notes += [f"Warning: {it}" for it in [missing_engine(engine_settings(config))] if it]
+    n_cores = None if workflow.resource_settings.nodes is not None else os.cpu_count()
+    notes += run_warnings(EXPERIMENT, config, UNMEASURED, n_cores)
+    try:
+        if workflow.resource_settings.nodes is not None:
+            requests = [job_request(EXPERIMENT, cell, config["engine"]) for cell in UNMEASURED]
+            requests = [as_submitted(request, of_cells) for request in requests]
+            check_requests(requests, slurm_names.of_cells, read_nodes())
+            notes += submission_warnings(workflow.resource_settings.nodes)
+    except InputError as error:
+        sys.exit(f"Error: {error}")
+    print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
 
 announce_to_jobs()
 if workflow.remote_exec:
@@ -184,7 +207,11 @@ def fitted_trace(wildcards):
 
 
 def cell_inputs(wildcards):
-    """Return the files that a cell is measured with."""
+    """Return the files that a cell is measured with; InputError: its engine is not there."""
+    cell = cell_key(wildcards)
+    if cell in UNMEASURED and EXPERIMENT.endpoint(cell) is None and not workflow.dryrun:
+        if problem := missing_engine(engine_settings(config)):  # before the first job
+            raise problem
     workload = f"<results>/workloads/{wildcards.workload}"
     files = {
         "workload": f"{workload}/requests.parquet",

@@ -16,6 +16,15 @@ ENGINES: dict[str, Engine] = {
 }
 
 
+def missing_engine(settings: EngineSettings) -> InputError | None:
+    """Return the error of a configuration whose servers' interpreter is not there."""
+    if settings.name != "vllm" or Path(settings.python).is_file():
+        return None
+    problem = f"{settings.python} is not there: no server can be started"
+    fix = "`make .venv-vllm/.ready` installs vLLM's CPU build; docs/cluster.md has the others"
+    return InputError(problem, field="engine.python", fix=fix)
+
+
 def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:
     """Check a configuration's `engine`; return warnings. InputError: one that it cannot have."""
     if settings.name not in ENGINES:

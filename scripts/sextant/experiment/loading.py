@@ -163,6 +163,10 @@ def check_config(
 
     Names of predictors are compared with `known_predictors`; None leaves them unchecked.
     """
+    for name in sorted(config.keys() & {"results", "logs", "benchmarks"}):
+        fix = f"set it below pathvars, in a --configfile: pathvars: {{{name}: {config[name]}}}; "
+        fix += "results, logs and benchmarks go together"
+        raise InputError("it is no key of its own", file=file, field=name, fix=fix)
     check_fields(sheets.Configuration, config, file)
     _check_source(config, file)
     fleet_sheets = config["sheets"].keys() & {"demands", "supply"}

@@ -1,45 +1,89 @@
-"""Whether a SLURM cluster knows the names that jobs are submitted with.
+"""What a SLURM cluster does not know or cannot give, before anything is submitted to it.
 
-Snakemake's plugin (2.8.0) waits for ever where the account is unknown, and keeps sbatch's words to
-itself where the partition is.
+Snakemake's plugin (2.8.0) waits for ever where the account is unknown, keeps sbatch's words to
+itself where the partition is, and a job that no node can run is refused one by one.
 """
 
 import getpass
-from collections.abc import Collection
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.files import output_of
+from sextant.experiment.job_request import JobRequest
+
+PLACEHOLDER = "default"
+"""The account in the profile that ships, which is to be replaced."""
+_DAY_MINUTES = 24 * 60
+_PROFILE = "the workflow profile"
+_FIELDS = {
+    "gpu_model": "{} devices",
+    "cpus_per_task": "cores",
+    "mem_mb": "MB of memory",
+    "runtime": "minutes",
+}
+"""What a job asks for, by the field that says so, and its unit."""
 
 
 @dataclass(frozen=True)
 class SlurmNames:
-    """What `default-resources` of a profile say; None where they say nothing."""
+    """What a profile says; None where it says nothing."""
 
     account: str | None = None
     partition: str | None = None
+    """Of all jobs; names have commas between."""
     qos: str | None = None
+    cell_partition: str | None = None
+    """Of the cells, where it is another one."""
+
+    @property
+    def of_cells(self) -> str | None:
+        """The partition of the cells."""
+        return self.cell_partition or self.partition
 
     def check(self) -> None:
-        """Raise InputError for a name that the cluster lacks.
+        """Raise InputError for a name that the cluster lacks, or a placeholder.
 
         Nothing is checked where SLURM does not answer: it may keep no accounts, and sbatch may know
         more than these commands.
         """
         user = getpass.getuser()
-        columns = "format=account,partition,qos"
-        shown = output_of(
-            *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
-            *(f"user={user}", columns),
-        )
-        associations = [line.split("|") for line in shown.splitlines()]
+        associations = _associations("account,partition,qos")
         accounts = {association[0] for association in associations}
         qos = {name for association in associations for name in association[-1].split(",") if name}
         partitions = {*output_of("sinfo", "--noheader", "--format=%R").split()}
+        if self.account == PLACEHOLDER and partitions and not accounts:
+            fix = f"write yours into {_PROFILE}, or delete the line"
+            problem = f"{PLACEHOLDER!r} is the profile's placeholder"
+            raise InputError(problem, field="slurm_account", fix=fix)
 
         _require("slurm_account", self.account, accounts, f"accounts of {user}")
         _require("slurm_partition", self.partition, partitions, "partitions")
+        _require("slurm_partition", self.cell_partition, partitions, "partitions")
         _require("qos", self.qos, qos, f"QOS of {user}")
+
+
+def submission_warnings(n_jobs: int) -> list[str]:
+    """Return a warning if SLURM lets this user submit fewer jobs at once than `n_jobs`."""
+    rows = _associations("maxsubmit")
+    limits = [int(cell) for cell in chain.from_iterable(rows) if cell.isdigit()]
+    most = min(limits, default=n_jobs)
+    if most >= n_jobs:
+        return []
+    problem = f"SLURM takes {most} jobs of yours at once (MaxSubmitJobs), {_PROFILE} has {n_jobs}"
+    return [f"Warning: field 'jobs': {problem}. Fix: write jobs: {most}"]
+
+
+def _associations(columns: str) -> list[list[str]]:
+    """Return these columns of what SLURM grants this user, one row an association."""
+    shown = output_of(
+        *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
+        *(f"user={getpass.getuser()}", f"format={columns}"),
+    )
+    return [line.split("|") for line in shown.splitlines()]
 
 
 def _require(field: str, names: str | None, offered: Collection[str], what: str) -> None:
@@ -50,5 +94,96 @@ def _require(field: str, names: str | None, offered: Collection[str], what: str)
     for name in names.split(","):
         if name.strip().lower() not in lower_names:
             problem = f"{name.strip()!r} is none of SLURM's {what}"
-            fix = f"write one of these into the workflow profile: {', '.join(sorted(offered))}"
+            fix = f"write one of these into {_PROFILE}: {', '.join(sorted(offered))}"
             raise InputError(problem, field=field, fix=fix)
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """What a node gives in a partition."""
+
+    partition: str
+    cores: int
+    memory_mb: int
+    gpus: dict[str, int]  # by the scheduler's name of the type; "" for devices without one
+    minutes: float
+
+    def gives(self, gpu_model: str | None) -> tuple[float, float, float, float]:
+        """Return what a job gets at most, by `_FIELDS`; without a type of device, of any one."""
+        n_gpus = max(self.gpus.values(), default=0)
+        if gpu_model is not None:
+            n_gpus = self.gpus.get(gpu_model.lower(), 0)
+        return n_gpus, self.cores, self.memory_mb, self.minutes
+
+
+def read_nodes() -> list[SlurmNode]:
+    """Return the nodes of all partitions, down or not; none where SLURM does not answer."""
+    shown = output_of("sinfo", "--noheader", "--Node", "--format=%R|%c|%m|%G|%l")
+    nodes = []
+    for line in shown.splitlines():
+        cells = line.split("|")
+        if len(cells) == len(("partition", "cores", "memory", "gres", "limit")):
+            partition, cores, memory_mb, gres, limit = map(str.strip, cells)
+            sizes = (int(cores.rstrip("+")), int(memory_mb.rstrip("+")))
+            nodes.append(SlurmNode(partition, *sizes, _gpus(gres), _minutes(limit)))
+    return nodes
+
+
+def _gpus(gres: str) -> dict[str, int]:
+    """Return the devices of `gpu:h100:8(S:0-1),gpu:2`, by type."""
+    found: dict[str, int] = {}
+    for model, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres):
+        found[model.lower()] = found.get(model.lower(), 0) + int(number)
+    return found
+
+
+def _minutes(limit: str) -> float:
+    """Return the minutes of `2-00:00:00`, `12:00:00`, `30:00` or `infinite`."""
+    days, _, rest = limit.rpartition("-")
+    parts = [int(part) for part in rest.split(":") if part.isdigit()]
+    if not parts:
+        return float("inf")
+    while len(parts) < len(("hours", "minutes", "seconds")):
+        parts.insert(0, 0)
+    hours, minutes, seconds = parts
+    return _DAY_MINUTES * int(days or 0) + 60 * hours + minutes + seconds / 60
+
+
+def check_requests(
+    requests: Iterable[JobRequest], partition: str | None, nodes: Collection[SlurmNode]
+) -> None:
+    """Raise InputError for a cell's job that no node of its partition can run.
+
+    `partition` may have commas; None stands for all partitions. Nothing is checked without nodes.
+    """
+    names = {name.strip().lower() for name in (partition or "").split(",") if name.strip()}
+    inside = [node for node in nodes if not names or node.partition.lower() in names]
+    where = f"partition {partition}" if partition else "any partition"
+    for request in dict.fromkeys(requests) if inside else ():
+        asked = request.gpus, request.cores, request.memory_mb, request.minutes
+        left = inside
+        for number, (field, unit) in enumerate(_FIELDS.items()):
+            most = max(node.gives(request.gpu_model)[number] for node in left)
+            left = [n for n in left if n.gives(request.gpu_model)[number] >= asked[number]]
+            if not left:
+                unit = unit.format(request.gpu_model or "GPU")
+                problem = f"a cell asks for {asked[number]:,} {unit}, and no node of {where} has "
+                problem += f"more than {most:,.0f}"
+                fix = f"lower it (`set-resources`, `benchmark_cell` in {_PROFILE}), choose another "
+                fix += "partition, or leave out the GPU profile"
+                raise InputError(problem, field=field, fix=fix)
+
+
+def as_submitted(request: JobRequest, overwritten: Mapping[str, Any]) -> JobRequest:
+    """Return a request as the profile's `set-resources` changes it, in a first attempt.
+
+    Values are Snakemake's; of an expression other than `N` and `N * attempt` nothing is known, and
+    what it replaces counts as 0.
+    """
+    fields = {"gpu": "gpus", "cpus_per_task": "cores", "mem_mb": "memory_mb", "runtime": "minutes"}
+    changes: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in overwritten:
+            stated = re.fullmatch(r"(\d+)(\s*\*\s*attempt)?", str(overwritten[name].raw).strip())
+            changes[field] = int(stated[1]) if stated else 0
+    return replace(request, **changes)

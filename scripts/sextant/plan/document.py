@@ -33,6 +33,7 @@ def plan_document(plan: PlanAnswer) -> Document:
         Headline(f"{n_jobs} would run ({submissions} to a scheduler)"),
         Table((), [(rule, f"{count:,}") for rule, count in plan.jobs.items()]),
     ]
+    blocks += [Note(warning, "warning") for warning in plan.warnings]
     cells = plan.cells
     if not cells:
         blocks.append(Note("No measurement: it needs no GPU time."))

@@ -17,6 +17,7 @@ from typing import Any, Self
 from sextant.base.errors import InputError
 from sextant.base.resources import checkout
 
+_WARNING = "Warning: "
 _MOST_LINES = 20  # Of Snakemake's words in an error.
 
 
@@ -63,10 +64,11 @@ class DryRun:
     jobs: tuple[Job, ...]
     n_submissions: int  # Jobs that a scheduler would get: a group is one, local rules none.
     config: dict[str, Any]
+    warnings: tuple[str, ...] = ()  # What the Snakefile says before a run, one line each.
 
     @classmethod
-    def from_output(cls, stdout: str) -> Self:
-        """Read what our logger plugin has printed: one JSON object per line."""
+    def from_output(cls, stdout: str, stderr: str = "") -> Self:
+        """Read what our logger plugin has printed, one JSON object per line, and the warnings."""
         lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
         (settings,) = (line for line in lines if "config" in line)
         jobs = [
@@ -78,7 +80,10 @@ class DryRun:
         local_rules = settings["local_rules"]
         n_single = sum(not job.is_in_group and job.rule not in local_rules for job in jobs)
         n_groups = sum("group" in line for line in lines)
-        return cls(tuple(jobs), n_single + n_groups, settings["config"])
+        warnings = tuple(
+            line.removeprefix(_WARNING) for line in stderr.splitlines() if line.startswith(_WARNING)
+        )
+        return cls(tuple(jobs), n_single + n_groups, settings["config"], warnings)
 
 
 def snakemake_command() -> list[str]:
@@ -115,7 +120,7 @@ def dry_run(
         text=True,
     )
     if not process.returncode:
-        return DryRun.from_output(process.stdout)
+        return DryRun.from_output(process.stdout, process.stderr)
 
     lines = [line for line in process.stderr.splitlines() if line.strip()]
     our_errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]

@@ -31,6 +31,7 @@ class PlanAnswer:
     n_submissions: int
     cells: tuple[CellPlan, ...]
     changes: tuple[str, ...]  #: Why cells that were measured are measured again, one line a reason.
+    warnings: tuple[str, ...]
     gpu_hours: float  # Devices times hours; processor cores that serve count as devices.
     usd: float
     hours: RunHours
@@ -68,6 +69,7 @@ def make_plan(workspace: Workspace, run: DryRun, n_nodes: int = 1) -> PlanAnswer
         jobs=dict(Counter(job.rule for job in run.jobs)),
         n_submissions=run.n_submissions,
         cells=tuple(cells),
+        warnings=run.warnings,
         changes=tuple(stale_cells(compared[cell.key] for cell in cells)),
         gpu_hours=sum(cell.n_devices * cell.seconds for cell in cells) / 3600,
         usd=sum(cell.usd for cell in cells),

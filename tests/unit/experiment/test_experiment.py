@@ -46,6 +46,12 @@ def test_a_cell_depends_on_what_a_mapping_file_says_not_on_its_name(config):
         load_experiment(config)
 
 
+def test_a_folder_of_results_is_set_below_pathvars(config):
+    told = r"field 'results'.*Fix: set it below pathvars.*pathvars: \{results: /x\}"
+    with pytest.raises(InputError, match=told):
+        load_experiment(config | {"results": "/x"})
+
+
 def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     asked = OpenLoop(levels=(2.0,), duration_s=9.0, arrivals="fitted")
     sheet = "workloads.tsv"

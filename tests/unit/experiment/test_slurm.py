@@ -1,11 +1,19 @@
 """Names that a SLURM cluster lacks are refused before anything is submitted."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.experiment.slurm import SlurmNames
+from sextant.experiment.job_request import JobRequest
+from sextant.experiment.slurm import (
+    SlurmNames,
+    as_submitted,
+    check_requests,
+    read_nodes,
+    submission_warnings,
+)
 
 RIGHT = {"account": "lab", "partition": "gpu", "qos": "normal"}
 
@@ -32,6 +40,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"partition": "gpuu"}, "'slurm_partition'.*'gpuu'.*cpu, gpu"),
         ({"partition": "gpu,gpuu"}, "'slurm_partition'.*'gpuu'.*cpu, gpu"),
         ({"qos": "fast"}, "'qos'.*'fast'.*long, normal"),
+        ({"cell_partition": "gpuu"}, "'slurm_partition'.*'gpuu'.*cpu, gpu"),
     ],
 )
 def test_a_name_that_the_cluster_lacks_is_refused(slurm, wrong, said) -> None:
@@ -52,4 +61,72 @@ def test_nothing_is_refused_where_slurm_does_not_answer(slurm: Path) -> None:
     SlurmNames("default", "gpuu", "fast").check()
     for command in slurm.iterdir():
         command.write_text("#!/bin/sh\n")  # a cluster that keeps no accounts
-    SlurmNames("default", "gpuu", "fast").check()
+    SlurmNames("lab", "gpuu", "fast").check()
+
+
+def test_a_placeholder_is_refused_where_no_accounts_are_kept(slurm: Path) -> None:
+    (slurm / "sacctmgr").write_text("#!/bin/sh\n")
+    with pytest.raises(InputError, match="'default' is the profile's placeholder"):
+        SlurmNames("default", "gpu").check()
+
+
+NODES = """\
+gpu|64|192000|gpu:h100:8(S:0-1)|2-00:00:00
+gpu|64|512000|gpu:A100:4,gpu:t4:1|2-00:00:00
+cpu|128+|256000|(null)|12:00:00
+free|8|16000|gpu:2|infinite
+"""
+
+
+@pytest.fixture
+def nodes(slurm: Path):
+    (slurm / "sinfo").write_text(f"#!/bin/sh\nprintf '%s' '{NODES}'\n")
+    return read_nodes()
+
+
+def test_nodes_are_read_as_sinfo_prints_them(nodes) -> None:
+    assert [(node.partition, node.cores, node.memory_mb) for node in nodes] == [
+        ("gpu", 64, 192_000),
+        ("gpu", 64, 512_000),
+        ("cpu", 128, 256_000),
+        ("free", 8, 16_000),
+    ]
+    assert [node.gpus for node in nodes] == [{"h100": 8}, {"a100": 4, "t4": 1}, {}, {"": 2}]
+    assert [node.minutes for node in nodes] == [2880, 2880, 720, float("inf")]
+
+
+def test_what_no_node_gives_is_named(nodes) -> None:
+    def check(partition: str | None = "gpu", **wanted: object) -> None:
+        request = {"gpus": 1, "gpu_model": "h100", "cores": 3, "memory_mb": 100, "minutes": 60}
+        check_requests([JobRequest(**request | wanted)], partition, nodes)
+
+    check()
+    check(gpus=2, gpu_model=None, partition=None)
+    check_requests([JobRequest(64, "h100", 1, 1, 1)], "gpu", [])  # SLURM does not answer
+    for wanted, said in {
+        ("gpus", 9): "'gpu_model': a cell asks for 9 h100 devices.* partition gpu has.* than 8",
+        ("gpu_model", "b200"): "1 b200 devices.* than 0",
+        ("cores", 65): "'cpus_per_task'.* 65 cores.* than 64",
+        # The other node has the memory, and no h100.
+        ("memory_mb", 250_000): "'mem_mb'.* 250,000 MB .* than 192,000. Fix: lower it",
+        ("minutes", 3000): "'runtime'.* 3,000 minutes.* than 2,880",
+    }.items():
+        with pytest.raises(InputError, match=said):
+            check(**dict([wanted]))
+    with pytest.raises(InputError, match="any partition"):
+        check(None, gpus=9)
+
+
+def test_requests_are_those_of_the_profile() -> None:
+    asked = JobRequest(1, "h100", 3, 250_000, 60)
+    stated = {"mem_mb": "120000 * attempt", "runtime": "90", "cpus_per_task": "threads + 1"}
+    values = {name: SimpleNamespace(raw=raw) for name, raw in stated.items()}
+    assert as_submitted(asked, values) == JobRequest(1, "h100", 0, 120_000, 90)
+
+
+def test_a_limit_of_submitted_jobs_is_named(slurm: Path) -> None:
+    for text, warned in {"": False, "\n": False, "200\n\n50\n": True}.items():
+        (slurm / "sacctmgr").write_text(f"#!/bin/sh\nprintf '{text}'\n")
+        lines = submission_warnings(100)
+        assert bool(lines) == warned and all("MaxSubmitJobs" in line for line in lines)
+        assert not submission_warnings(50)
