@@ -1,5 +1,6 @@
 """The whole DAG through SLURM: requests, devices, results, number of submissions."""
 
+import pandas as pd
 import pytest
 
 from slurm_project import Cluster, SlurmProject, assert_devices_are_apart, cell_jobs, devices
@@ -67,6 +68,36 @@ def test_adding_an_llm_submits_its_cell_and_the_answers(finished: SlurmProject) 
     done = finished.on_slurm()
     assert done.returncode == 0, done.stdout + done.stderr
     assert finished.cluster.submissions() == before + 2
+
+
+def test_one_more_level_measures_this_level_alone(finished: SlurmProject) -> None:
+    place = "results/benchmarks/measured/llm-opt-6m/1xcpu-core/conversation/users-1-8"
+
+    def sent() -> dict[float, list[float]]:
+        rows = pd.read_parquet(finished.folder / place / "requests.parquet")
+        return {level: sorted(of_level["sent_s"]) for level, of_level in rows.groupby("level")}
+
+    before, submissions = sent(), finished.cluster.submissions()
+    sheet = finished.sheet("scenarios")
+    sheet.write_text(sheet.read_text().replace("1,2\t", "1,2,4\t"))
+    done = finished.on_slurm()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert finished.cluster.submissions() == submissions + 5 + 1  # cells, answers
+    after = sent()
+    assert after.pop(4.0) and after == before
+
+
+def test_what_no_node_gives_ends_the_run_before_a_job(finished: SlurmProject) -> None:
+    before = finished.cluster.submissions()
+    sheet = finished.sheet("scenarios")
+    text = sheet.read_text()
+    sheet.write_text(text.replace("0.4", "0.5"))
+    done = finished.on_slurm("--set-resources", "benchmark_cell:mem_mb=700000", timeout_s=300)
+    sheet.write_text(text)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert "'mem_mb': a cell asks for 700,000 MB of memory, and no node of partition gpu" in line
+    assert finished.cluster.submissions() == before
 
 
 @pytest.mark.parametrize(

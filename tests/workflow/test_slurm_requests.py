@@ -66,9 +66,12 @@ def test_cores_ask_for_no_device_unless_devices_stand_in_for_them(planned) -> No
 def test_partition_account_and_qos_stand_in_one_place(planned) -> None:
     profile = yaml.safe_load((ROOT / PROFILE / "config.yaml").read_text())
     given = dict(item.split("=", 1) for item in profile["default-resources"])
+    of_cells = profile["set-resources"]["benchmark_cell"]
+    assert given["slurm_partition"] != of_cells["slurm_partition"]  # cells alone take devices
     for job in planned:
+        expected = given | (of_cells if job.rule == "benchmark_cell" else {})
         for name in ("slurm_account", "slurm_partition", "qos"):
-            assert job.resources[name] == given[name]
+            assert job.resources[name] == expected[name]
 
 
 def test_a_type_that_is_no_name_is_refused(tmp_path) -> None:

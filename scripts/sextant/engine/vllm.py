@@ -79,7 +79,7 @@ class VLLMServer(RunningServer):
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
-                env=vllm_command.environment(self.spec, self.api_key),
+                env=vllm_command.environment(self.spec, self.api_key, self.settings.compile_cache),
                 # A group, not a session: Linux schedules sessions against each other, and a
                 # server that spins in one of its own stalls the client's for seconds.
                 process_group=0,

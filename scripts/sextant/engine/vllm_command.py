@@ -66,10 +66,11 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
     return [*program, *options, *settings.extra_arguments]
 
 
-def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
+def environment(spec: ServerSpec, api_key: str, compile_cache: str | None = None) -> dict[str, str]:
     """Return the server's environment: its devices, scratch and loopback only, no telemetry.
 
-    Makes the folders of the scratch that a server writes to.
+    Makes the folders of the scratch that a server writes to, and links `compile_cache` there: a
+    folder in which servers share what they compile.
     """
     values = {name: it for name, it in os.environ.items() if name not in _ENVIRONMENT["without"]}
     values |= {"VLLM_API_KEY": api_key} | _ENVIRONMENT["with"]
@@ -84,6 +85,12 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
             shared.mkdir(parents=True, exist_ok=True)
             (spec.scratch / "cache/vllm").mkdir(exist_ok=True)
             (spec.scratch / "cache/vllm" / shared.name).symlink_to(shared)
+        if compile_cache is not None:
+            compiled = Path(compile_cache).absolute()
+            compiled.mkdir(parents=True, exist_ok=True)
+            (spec.scratch / "cache/vllm").mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # of an earlier start of this cell
+                (spec.scratch / "cache/vllm/torch_compile_cache").symlink_to(compiled)
         values |= {it: str(spec.scratch / path) for it, path in _ENVIRONMENT["scratch"].items()}
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"

@@ -394,6 +394,9 @@ class EngineSection:
     max_server_starts: PositiveInt  #: most server starts of the batch-weight search
     extra_arguments: Sequence[str] = ()
     """further arguments of the server, e.g. [--quantization, fp8]"""
+    compile_cache: str | None = None
+    """folder on a disk of all nodes where servers share what vLLM compiles; by default each cell
+    compiles for itself. No measurement depends on it"""
     dcgm_url: str | None = None
     """dcgm-exporter on the nodes, for SM activity, e.g. http://localhost:9400/metrics"""
     name: str = "vllm"

@@ -113,6 +113,16 @@ def test_what_the_server_writes_lies_below_its_scratch_folder(tmp_path, monkeypa
     assert environment(CPU, "k")["VLLM_CACHE_ROOT"] == str(shared)
 
 
+def test_servers_share_what_they_compile_where_a_folder_is_given(tmp_path):
+    cells = [tmp_path / name for name in ("first", "second")]
+    for scratch in cells:
+        scratch.mkdir()
+        for _ in range(2):  # each start of a cell
+            values = environment(replace(CPU, scratch=scratch), "k", str(tmp_path / "all"))
+        compiled = Path(values["VLLM_CACHE_ROOT"]) / "torch_compile_cache"
+        assert compiled.resolve() == tmp_path / "all"
+
+
 def test_the_clients_environment_does_not_leak_and_processes_talk_by_loopback(monkeypatch):
     given = {"PYTHONPATH": "/elsewhere", "VIRTUAL_ENV": "/elsewhere", "VLLM_PORT": "29500"}
     for name, value in (given | {"VLLM_HOST_IP": "10.0.0.7"}).items():
