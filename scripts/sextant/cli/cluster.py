@@ -14,16 +14,25 @@ from sextant.cli.printing import grouped, print_document, say
 
 
 @grouped
-def doctor(*, options: ConfigOptions) -> None:
+def doctor(
+    *,
+    options: ConfigOptions,
+    workflow_profile: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="As for snakemake: its names are checked."),
+    ] = None,
+) -> None:
     """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import check_config
-    from sextant.plan.doctor import check_machine
+    from sextant.plan.doctor import check_machine, check_slurm_profile
     from sextant.plan.document import machine_document
 
     config = read_configuration(Path(), options.config_files or ())
     check_config(config, "the configuration")
     checks = check_machine(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
+    if workflow_profile is not None:
+        checks.append(check_slurm_profile(workflow_profile))
     print_document(machine_document(checks))
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)

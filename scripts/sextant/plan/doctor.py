@@ -9,8 +9,11 @@ from typing import Literal
 
 import psutil
 
+from sextant.base.errors import InputError
 from sextant.base.files import output_of
+from sextant.base.sheets import read_yaml
 from sextant.engine.devices import host_facts
+from sextant.experiment.slurm import SlurmNames
 from sextant.facts.gpu import GIB
 from sextant.pages.words import joined, plural
 
@@ -35,6 +38,24 @@ class Check:
         if not self.fix:
             return "ok"
         return "missing" if self.is_needed else "absent"
+
+
+def check_slurm_profile(profile: Path) -> Check:
+    """Check account, partitions and QOS of a workflow profile; InputError: it cannot be read."""
+    content = read_yaml(profile / "config.yaml")
+    given = dict(line.partition("=")[::2] for line in content.get("default-resources", ()))
+    of_cells = content.get("set-resources", {}).get("benchmark_cell", {})
+    names = SlurmNames(
+        account=given.get("slurm_account"),
+        partition=given.get("slurm_partition"),
+        qos=given.get("qos"),
+        cell_partition=of_cells.get("slurm_partition"),
+    )
+    try:
+        names.check()
+    except InputError as error:
+        return Check("SLURM names", f"{error.field}: {error.problem}", error.fix)
+    return Check("SLURM names", "account, partitions and QOS are known, as far as SLURM says")
 
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:

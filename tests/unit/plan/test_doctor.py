@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from sextant.pages.blocks import as_text
-from sextant.plan.doctor import check_machine
+from sextant.plan.doctor import check_machine, check_slurm_profile
 from sextant.plan.document import machine_document
+from support import ROOT
 
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:
@@ -24,3 +25,15 @@ def test_the_environment_of_vllm_tells_its_version(tmp_path: Path) -> None:
     python.chmod(0o755)
     engine = check_machine(python, tmp_path)[0]
     assert engine.result == f"vllm 0.24.0 ({python})" and engine.fix is None
+
+
+def test_names_that_a_cluster_lacks_are_named(tmp_path, monkeypatch):
+    """The profile that ships has placeholders."""
+    for name, text in {"sacctmgr": "lab||normal", "sinfo": "gpu"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert check_slurm_profile(ROOT / "workflow/profiles/slurm").state == "ok"  # SLURM is silent
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    check = check_slurm_profile(ROOT / "workflow/profiles/slurm")
+    assert check.state == "missing" and "slurm_account: 'default' is none of" in check.result
