@@ -320,7 +320,7 @@ EDITS: dict[str, Counter[str]] = {
     "cli/app.py": Counter(),
     "decide/sizing.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
-    "experiment/loading.py": AGGREGATED,
+    "experiment/loading.py": AFTER_POINTS,
     "facts/slo.py": AGGREGATED,
     "facts/gpu.py": AGGREGATED,
     "facts/llm_families.py": AGGREGATED,
