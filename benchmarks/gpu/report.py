@@ -23,7 +23,9 @@ from sextant.base.sheets import load_sheet, read_yaml
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
-from sextant.judge.accuracy import accuracy, predict_rows, prediction_table
+from sextant.judge.accuracy import predict_rows, prediction_table
+from sextant.judge.figures import accuracy
+from sextant.judge.known import KNOWN
 from sextant.judge.task import Task
 from sextant.points.cell_files import read_run
 from sextant.points.characterization import Characterization, combined
@@ -38,7 +40,10 @@ from sextant.workload.requests import RequestStream
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "benchmark.yaml"  # in the folder of the points: the configuration that they were made with
 _DRAWS = 20
-_NOT_SHOWN = ["engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"]
+_NOT_SHOWN = [
+    *("engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"),
+    *(*KNOWN, "ttft_crps", "tpot_crps"),
+]
 
 
 def report(out: Path, config: Mapping[str, Any]) -> None:
@@ -150,7 +155,7 @@ def _simulated(
     }
     engine = config["engine"]
     settings = Settings(engine["max_num_seqs"], has_prefix_caching=False)
-    table = table.drop(columns=table.filter(like="energy").columns)
+    table = table.drop(columns=table.filter(regex="energy|_crps$").columns)
     for row in table.itertuples():
         lengths = round(row.input_tokens), round(row.output_tokens)
         question = Question(

@@ -81,10 +81,9 @@ def evaluate(
     ] = "text",
 ) -> None:
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
-    import pandas as pd
-
     from sextant.ask.source import load_sources
     from sextant.judge.comparison import evaluate_predictors
+    from sextant.judge.document import comparison_document
 
     if tasks.slos and tasks.random_slos:
         field = "--slos, --random-slos"
@@ -104,12 +103,7 @@ def evaluate(
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
-    if printed == "json":
-        say(json.dumps(result.to_dict(), indent=2, allow_nan=False))
-        return
-    for rows in (result.predictors, result.scenarios):
-        if rows:
-            say(pd.DataFrame(rows).to_string(index=False) + "\n")
+    print_document(comparison_document(result), printed)
 
 
 CharacterizationFolder = Annotated[

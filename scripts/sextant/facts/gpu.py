@@ -25,6 +25,8 @@ PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12
 """A year, a month or a day."""
 NGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
+_MAKERS = {"CDNA": "AMD", "Gaudi": "Intel", "Xe": "Intel", "TPU": "Google"}
+"""Makers by how the names of their architectures begin."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,12 @@ class GPU:
     """most power in W that one device draws for long (TDP); left out if not published"""
     n_gpus_per_node: NGpus = 8
     """devices of one NVLink domain, or of one machine without; replicas of more use the network"""
+
+    @property
+    def maker(self) -> str:
+        """Who makes the device, by its architecture; NVIDIA's have the names of scientists."""
+        named = (maker for start, maker in _MAKERS.items() if self.architecture.startswith(start))
+        return "CPU" if self.kind == "cpu" else next(named, "NVIDIA")
 
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`.

@@ -1,4 +1,4 @@
-"""Accuracy: how close predictions of held-out points come, and how many intervals hold them."""
+"""Held-out predictions: each point beside what a fit says that has not seen its kind."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
+from sextant.judge.figures import METRICS, crps_of_logs
 from sextant.judge.folds import share_lengths
+from sextant.judge.known import how_known
 from sextant.judge.task import Task
 from sextant.pages.words import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
@@ -30,8 +32,6 @@ HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
 _HELD_OUT = {"llm": "LLM", "gpu": "GPU type"}
 _SHAPE = ["llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts"]
 MEDIANS = (50, 50)
-METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
-"""Judged metrics, and the target that gives each."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class HeldOutPredictions(NamedTuple):
     samples_ms: np.ndarray | None
     """Joint draws of nTTFT and ITL, (draws, rows, 2); None of a predictor that does not draw."""
     predicted: pd.DataFrame  #: `nttft_ms, itl_ms`, and with draws the bounds of the 90% intervals.
+    known: pd.DataFrame  #: How well each point's deployment is known (`how_known`).
 
 
 def predict_held_out(
@@ -162,6 +163,7 @@ def predict_rows(
     """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
     training = points[~rows]
     held_out = points[rows]
+    known = how_known(held_out, training, task.facts)
     if not task.has_fixed_lengths:
         training, held_out = share_lengths(training, held_out)
 
@@ -175,28 +177,36 @@ def predict_rows(
     model.fit(TrainingRows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
     X = design.iloc[len(training) :]
     if not isinstance(model, JointPredictor):
-        return HeldOutPredictions(fold, held_out, None, model.predict(X))
+        return HeldOutPredictions(fold, held_out, None, model.predict(X), known)
 
     samples_ms = model.sample(X)
     predicted = Draws(X, samples_ms).summary()
     joules = model.energy(training, held_out, task.facts, samples_ms[..., 1])
     predicted = predicted if joules is None else predicted.join(joules)
-    return HeldOutPredictions(fold, held_out, samples_ms, predicted)
+    return HeldOutPredictions(fold, held_out, samples_ms, predicted, known)
 
 
 def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
     """Return one row per held-out point, with its measured and predicted latencies.
 
-    Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
-    `<metric>_ms` as measured, `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms,
-    <metric>_hi_ms`, null without draws. Where energy is predicted, `energy_j_per_token` and so on.
+    Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`, `KNOWN`; and for each of
+    `METRICS` `<metric>_ms` as measured, `<metric>_predicted_ms`, the 90% interval `<metric>_lo_ms,
+    <metric>_hi_ms` and `<metric>_crps` (`crps_of_logs`), null without draws. Where energy is
+    predicted, `energy_j_per_token` and so on.
     """
     parts = []
-    for fold, points, _, predicted in held_out:
-        part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold)
+    for fold, points, samples_ms, predicted, known in held_out:
+        part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold).join(known)
         # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
-        for metric, stem, tokens in (("ttft", "nttft", points["input_tokens"]), ("tpot", "itl", 1)):
-            part[f"{metric}_ms"] = points[f"{stem}_ms"] * tokens
+        for metric, target in METRICS.items():
+            stem = target.removesuffix("_ms")
+            tokens = points["input_tokens"] if metric == "ttft" else 1
+            part[f"{metric}_ms"] = points[target] * tokens
+            part[f"{metric}_crps"] = np.nan
+            if samples_ms is not None:
+                column = TARGETS.index(target)
+                measured_ms = points[target].where(points[target] > 0).to_numpy(float)
+                part[f"{metric}_crps"] = crps_of_logs(samples_ms[..., column], measured_ms)
             part[f"{metric}_predicted_ms"] = predicted[f"{stem}_ms"] * tokens
             for bound in ("lo_ms", "hi_ms"):
                 part[f"{metric}_{bound}"] = predicted.get(f"{stem}_{bound}", np.nan) * tokens
@@ -206,29 +216,3 @@ def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
             part[[*joules]] = predicted[JOULES]
         parts.append(part)
     return pd.concat(parts).sort_index()
-
-
-def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
-    """Return how close a `prediction_table` comes, over all points that have the value.
-
-    `mape_<metric>` and `mdape_<metric>`, mean and median of |predicted - measured| / measured, and
-    `coverage_<metric>`, the share inside the 90% intervals, are fractions; None where there is no
-    such value. `n_<metric>` counts points. `energy` is a metric where the table has it.
-    """
-    units = dict.fromkeys(METRICS, "ms")
-    if "energy_predicted_j_per_token" in predictions:
-        units["energy"] = "j_per_token"
-    result: dict[str, float | int | None] = {}
-    for metric, unit in units.items():
-        both = [f"{metric}_{unit}", f"{metric}_predicted_{unit}"]
-        rows = predictions[predictions[both].notna().all(axis=1)]
-        truth = rows[f"{metric}_{unit}"]
-        errors = ((rows[f"{metric}_predicted_{unit}"] - truth) / truth).abs()
-        low = rows[f"{metric}_lo_{unit}"]
-        high = rows[f"{metric}_hi_{unit}"]
-        is_inside = ((low <= truth) & (truth <= high))[low.notna()]
-        result[f"mape_{metric}"] = float(errors.mean()) if len(rows) else None
-        result[f"mdape_{metric}"] = float(errors.median()) if len(rows) else None
-        result[f"coverage_{metric}"] = float(is_inside.mean()) if len(is_inside) else None
-        result[f"n_{metric}"] = len(rows)
-    return result

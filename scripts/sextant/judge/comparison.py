@@ -15,14 +15,15 @@ from sextant.judge.accuracy import (
     HeldOutPredictions,
     HoldOut,
     Statistic,
-    accuracy,
     predict_held_out,
     prediction_table,
 )
 from sextant.judge.evaluate import evaluate_predictor, fit_of
+from sextant.judge.figures import GroupFigures, accuracy, group_figures
 from sextant.judge.random_slos import random_slos
 from sextant.judge.score import mean_scores
 from sextant.judge.task import task_of_characterization
+from sextant.law.plausible import set_aside_note
 from sextant.points.characterization import Characterization
 from sextant.predict.predictor import (
     PREDICTOR,
@@ -39,15 +40,24 @@ class Comparison:
     """How good predictors are."""
 
     predictors: list[dict[str, Any]]
-    """One row per predictor: means over the SLOs, and `judge.accuracy.accuracy`."""
+    """One row per predictor: means over the SLOs, and `judge.figures.accuracy`."""
     scenarios: list[dict[str, Any]]
     """One row per predictor and SLO, as `Evaluation.scores`."""
+    groups: dict[str, list[GroupFigures]]
+    """By predictor: its accuracy by engine and by how well the deployment is known."""
     left_out: list[str]
-    """Which LLMs of a folder are not judged, and why."""
+    """Which LLMs of a folder are not judged, and which points cannot be."""
+    hold_out: HoldOut = "llm"
+    """What a fold has not seen where the accuracy is judged."""
 
-    def to_dict(self) -> dict[str, list[Any]]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the parts by name, as JSON has them."""
-        return dict(vars(self))
+        groups = [
+            {"predictor": name, **figures.to_dict()}
+            for name, judged in self.groups.items()
+            for figures in judged
+        ]
+        return dict(vars(self)) | {"groups": groups}
 
 
 def evaluate_predictors(
@@ -121,7 +131,14 @@ def evaluate_predictors(
 
     # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
     medians = Statistic(first_token="ttft" if task.has_fixed_lengths else "nttft")
+    groups: dict[str, list[GroupFigures]] = {}
+    set_aside: list[str] = []
     for row in rows:
-        if slos is None or draws_samples(row["predictor"]):
-            row |= accuracy(prediction_table(held_out(row["predictor"], hold_out, medians)))
-    return Comparison(rows, scenarios, list(characterization.left_out))
+        name = row["predictor"]
+        if slos is None or draws_samples(name):
+            table = prediction_table(held_out(name, hold_out, medians))
+            row |= accuracy(table)
+            groups[name] = group_figures(table)
+            set_aside = set_aside_note(table.loc[table["is_impossible"], "llm_id"])
+    left_out = [*characterization.left_out, *set_aside]
+    return Comparison(rows, scenarios, groups, left_out, hold_out)
