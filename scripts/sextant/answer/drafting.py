@@ -136,11 +136,6 @@ def drafting_notes(question: Question, gains: Sequence[DraftGain]) -> list[str]:
             f"{chance(gain.probability_gain)}, where a step emits {gain.accepted_length:.2f} "
             "tokens."
         )
-    if question.acceptance is None:
-        notes.append(
-            "That many tokens a step are those of coding prompts; others accept fewer. Give yours "
-            "(--acceptance), as vLLM's log reports it."
-        )
     if "itl" in question.slo.limits:
         notes.append(DRAFTED_ITL)
     return notes

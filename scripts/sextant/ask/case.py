@@ -17,6 +17,7 @@ from sextant.ask.caveats import (
     failure_notes,
     length_factors,
     note_named_precision,
+    note_uncounted_drafts,
     outside_of_measurements,
 )
 from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
@@ -346,9 +347,12 @@ class Case:
             users,
         )
 
-    def naming_notes(self) -> list[str]:
-        """Return where the LLM's name has a precision that nothing else says."""
-        return note_named_precision(self.question, self.llm_id, self.configured_llm)
+    def assumed_notes(self) -> list[str]:
+        """Return what is assumed of the LLM: its precision, and how many drafts are accepted."""
+        notes = note_named_precision(self.question, self.llm_id, self.configured_llm)
+        if isinstance(self.llm, Speculating) and self.question.acceptance is None:
+            notes += note_uncounted_drafts(self.llm_id, self.llm)
+        return notes
 
     def memory(self, profile_id: str) -> Memory:
         """Return what is where in the memory of a candidate."""

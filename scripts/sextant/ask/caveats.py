@@ -11,7 +11,7 @@ from sextant.ask.source import SIDES, Source
 from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
 from sextant.facts.gpu import GIB, GPUProfile
-from sextant.facts.llm import LLM, precision_in_name
+from sextant.facts.llm import LLM, Speculating, precision_in_name
 from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.words import joined, per_second, percent, plural
@@ -47,6 +47,21 @@ def note_named_precision(question: Question, llm_id: str, llm: LLM) -> list[str]
     return [
         f"{llm_id} says {precision} in its name, but its config quantizes nothing: {llm.dtype} is "
         f"assumed. Put its hf_quant_config.json beside it, or give --dtype {precision}."
+    ]
+
+
+def note_uncounted_drafts(llm_id: str, llm: Speculating) -> list[str]:
+    """Say whose prompts the accepted drafts are taken from, and how to count one's own."""
+    from sextant.facts.speculation import accepted_interval, coding_tokens  # few questions need it
+
+    coding = 1 + coding_tokens(llm_id, llm.method, llm.draft_tokens)[-1]
+    low, high = accepted_interval(llm)
+    return [
+        "Nobody counted how many drafts your prompts accept: a step is taken to emit "
+        f"{llm.accepted_length:.2f} tokens (90% interval {low:.2f} to {high:.2f}). Coding "
+        f"prompts emit {coding:.2f} (resources/speculation.csv), others fewer. Give yours "
+        "(--acceptance): 1 + vllm:spec_decode_num_accepted_tokens_total / "
+        "vllm:spec_decode_num_drafts_total, as vLLM's log reports it."
     ]
 
 

@@ -159,7 +159,7 @@ def find_laws(
         *case.failure_notes,
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
-        *case.naming_notes(),
+        *case.assumed_notes(),
         *([DRAFTED_ITL] if case.question.speculative else []),
     ]
     model = fit_medians(case)

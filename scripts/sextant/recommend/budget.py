@@ -57,7 +57,7 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
             *outside_warning(outside, case.source),
             *case.lengths_notes,
             *case.notes,
-            *case.naming_notes(),
+            *case.assumed_notes(),
             *sizer.notes(),
         ],
         serving=case.serving,

@@ -75,7 +75,7 @@ class Decision:
         source = case.source
         notes = [*case.failure_notes, *outside_warning(outside, source)]
         notes += case.lengths_notes
-        notes += [*case.notes, *source.left_out_notes, *self.fitted.notes, *case.naming_notes()]
+        notes += [*case.notes, *source.left_out_notes, *self.fitted.notes, *case.assumed_notes()]
         if question.prefix_hit_rate and not self.fitted.has_steps:
             notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
         if self.weighing.sizer is None:  # else each percentile is that of the simulated requests

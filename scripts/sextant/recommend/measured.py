@@ -308,7 +308,7 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
             *failure_notes(measured.points, slo),
             *case.notes,
             *case.source.left_out_notes,
-            *case.naming_notes(),
+            *case.assumed_notes(),
             *judgements(measured.points, measured.latencies, slo),
             *gap_notes,
             *([_REPEATED] if _is_repeated(measured.points) else []),

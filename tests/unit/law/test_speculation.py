@@ -7,13 +7,20 @@ import pandas as pd
 import pytest
 
 from answers import recommended
+from sextant.ask.case import read_case
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.engine import memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id
 from sextant.facts.llm import load_llm, served
 from sextant.facts.slo import SLO
-from sextant.facts.speculation import METHODS, speculating
+from sextant.facts.speculation import (
+    METHODS,
+    accepted_interval,
+    coding_tokens,
+    expected_acceptance,
+    speculating,
+)
 from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, step_law
@@ -96,14 +103,37 @@ def test_what_drafts_takes_memory_beside_the_llm():
     assert all(getattr(drafted, name) == value for name, value in vars(llm).items())
 
 
-def test_accepted_lengths_are_the_tables_the_users_or_refused():
-    qwen = speculating(LLMS[MOE], "Qwen__Qwen3.5-397B-A17B", "mtp", 3)
-    other = speculating(LLMS[MOE], MOE, "mtp", 3)
-    assert qwen.accepted_length == pytest.approx(3.36)
-    assert 2.7 < other.accepted_length < 3.36
-    assert other.accepted_sd > qwen.accepted_sd > 0
-    lengths = [speculating(LLMS[MOE], MOE, "eagle3", n).accepted_length for n in range(1, 9)]
+def test_prompts_that_nobody_counted_accept_fewer_drafts_than_coding_the_longer_the_fewer():
+    qwen = "Qwen__Qwen3.5-397B-A17B"
+    assert coding_tokens(qwen, "mtp", 3) == pytest.approx([0.925, 1.715, 2.36])
+    own, other = (expected_acceptance(name, "mtp", 3) for name in (qwen, MOE))
+    # Each token of a draft is accepted 0.85 times as often, after those before it.
+    assert own.tokens == pytest.approx(0.925 * 0.85 + 0.79 * 0.85**2 + 0.645 * 0.85**3)
+    assert other.sd > own.sd > 0.12
+    drafts = [speculating(LLMS[MOE], MOE, "eagle3", n) for n in range(1, 9)]
+    lengths = np.array([drafted.accepted_length for drafted in drafts])
     assert (np.diff(lengths) > 0).all() and (np.diff(lengths, 2) < 0.01).all()
+    coding = np.array(coding_tokens(MOE, "eagle3", 8))
+    assert (np.diff((lengths - 1) / coding) < 0).all()
+    assert (np.diff([drafted.accepted_sd for drafted in drafts]) > -0.01).all()
+    assert drafts[7].accepted_sd > 3 * drafts[0].accepted_sd
+    # Coding prompts, and the random ones of `_OTHER_PROMPTS`, lie within the 90% interval.
+    for n, random in ((1, 1.65), (7, 2.5)):
+        low, high = accepted_interval(drafts[n - 1])
+        assert low < random < drafts[n - 1].accepted_length < 1 + coding[n - 1] < high
+
+
+def test_an_answer_asks_for_the_counter_and_says_whose_prompts_were_counted():
+    drafted = replace(ASKED, speculative="eagle3", draft_tokens=7)
+    (note,) = read_case(drafted).assumed_notes()
+    coding = 1 + coding_tokens(MOE, "eagle3", 7)[-1]
+    assert f"Coding prompts emit {coding:.2f} (resources/speculation.csv), others fewer" in note
+    assert "(--acceptance)" in note and "vllm:spec_decode_num_accepted_tokens_total" in note
+    assert read_case(replace(drafted, acceptance=2.4)).assumed_notes() == []
+    assert read_case(ASKED).assumed_notes() == []
+
+
+def test_accepted_lengths_are_the_users_or_refused():
     by_user = speculating(LLMS[MOE], MOE, "ngram", 4, 0.25)
     assert (by_user.accepted_length, by_user.accepted_sd, by_user.draft) == (2.0, 0.0, None)
     assert speculating(LLMS[MOE], MOE, "ngram", 4, 2.0).accepted_length == 2.0
