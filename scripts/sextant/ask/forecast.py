@@ -250,7 +250,8 @@ def _calibration_points(
     of_length = [name for name in stated if "_ttft_" in name or "_e2e_" in name]
     points.loc[~is_same, of_length] = np.nan
     points = points[points[TARGETS].notna().any(axis=1) | frame.is_refused(points, slo)]
-    columns = [*KEYS, WAIT, *TARGETS, *stated, "failed_share"]
+    bases = [*frame.BASES, *(f"{name}_ms" for name in frame.BASES)]
+    columns = [*KEYS, WAIT, *TARGETS, *stated, *bases, "failed_share"]
     parts = [points[columns].assign(**case.mean_lengths, e2e_ms=np.nan)]
     if case.probe is not None:
         is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
@@ -261,10 +262,16 @@ def _calibration_points(
     points = pd.concat(parts, ignore_index=True)
     if points.empty:
         return None
+    # A probe's rows are at the asked percentiles.
+    points = points.reindex(columns=[*dict.fromkeys([*points, *bases])])
+    points[frame.BASES] = points[frame.BASES].fillna("")
     if "tpot" in slo.limits and "itl" not in slo.limits:  # what follows the first token is TPOT
         points["itl_ms"] = points["own_tpot_ms"].fillna(points["itl_ms"])
     # Repeated measurements are one, with less noise.
-    return points.groupby(KEYS, as_index=False)[points.columns.drop(KEYS).tolist()].median()
+    ways = {
+        name: "first" if name in frame.BASES else "median" for name in points.columns.drop(KEYS)
+    }
+    return points.groupby(KEYS, as_index=False).agg(ways)
 
 
 def _alike_points(

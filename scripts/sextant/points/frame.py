@@ -32,6 +32,9 @@ WAIT = "wait_steps"  # steps that a prompt waits by the server's settings
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
 TARGETS = ["nttft_ms", "itl_ms"]
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}  # of intervals
+BASES = ["ttft_basis", "itl_basis"]
+"""What the percentiles of `TARGETS` are estimated from, e.g. `median`; empty where they were
+measured. `<name>_ms` is its value, of TTFT and ITL."""
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes: LLM-Pilot's scoring takes 0 as a latency that
 meets every limit; `has_latency` would take it for a point where nothing succeeded."""
@@ -180,7 +183,8 @@ def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
 
     Each limited latency has `own_<metric>_ms` with its interval (a latency of 0 is none) and
     `<metric>_is_derived` (computed by `FORMULAS`). `served_rps` is the rate as measured,
-    `failed_share` the failed share of all requests (NaN: unknown).
+    `failed_share` the failed share of all requests (NaN: unknown). `BASES` say what the percentiles
+    of `TARGETS` are estimated from where a point lacks them.
     """
     points = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     columns: dict[str, pd.Series] = {}
@@ -197,11 +201,34 @@ def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     computed_rps = points["throughput_tok_s"] / points["output_tokens"]
     columns["served_rps"] = points["request_rate_rps"].fillna(computed_rps).astype(float)
 
+    columns |= _bases(points, slo)
     n_ok, n_failed = (points[name].astype(float) for name in _COUNTS)
     columns["failed_share"] = n_failed / (n_ok + n_failed).where(lambda total: total > 0)
 
     more = [*columns, *_COUNTS]
     return at_percentile(points.assign(**columns), slo.percentiles, slo.first_token, more)
+
+
+def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
+    """Return `BASES`: the statistic that a percentile is estimated from, and its value in ms.
+
+    TTFT is that of the point's own requests. A mean counts as a median.
+    """
+    first_token = "ttft_ms" if slo.first_token == "ttft" else TARGETS[0]
+    targets = (first_token, TARGETS[1])
+    found: dict[str, pd.Series] = {}
+    for name, target, percentile in zip(BASES, targets, slo.percentiles, strict=True):
+        statistics = pd.Series("", points.index, dtype=object)
+        values_ms = pd.Series(np.nan, points.index)
+        for columns, rows in _estimates(points, target, percentile):
+            if percentile in columns:
+                continue
+            column = next(iter(columns.values()))
+            statistics[rows.index] = column.removesuffix(f"_{target}")
+            per_token = rows["input_tokens"].astype(float) if target == TARGETS[0] else 1.0
+            values_ms[rows.index] = rows[column].astype(float) * per_token
+        found |= {name: statistics, f"{name}_ms": values_ms}
+    return found
 
 
 def _limited_column(metric: str, end: str) -> str:

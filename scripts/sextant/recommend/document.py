@@ -31,6 +31,7 @@ from sextant.predict.predictor import MEASURED
 from sextant.recommend.key_figures import key_figures, limits_chart
 from sextant.recommend.recommendation import (
     EnergyAnswer,
+    FarMeasurement,
     Findings,
     MeasuredOutcome,
     MeasuredRecommendation,
@@ -150,25 +151,37 @@ def _cautions(answer: PredictedRecommendation) -> list[str]:
 def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     """Return the measurements far from the law, the farthest first."""
     limits = answer.slo.limits
+    nttft_percentile, itl_percentile = answer.slo.percentiles
     lines = []
-    for row in answer.contradictions[:_N_CONTRADICTIONS]:
+    for far in answer.contradictions[:_N_CONTRADICTIONS]:
+        row = far.found
         name = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL"
+        percentile = itl_percentile
         times = 1.0
         if row.latency == "nttft" and answer.serving is not None:
             name = "TTFT"
+            percentile = nttft_percentile
             times = answer.serving.requests.inputs.mean
-        measured = times * row.measured_ms
-        predicted = times * row.predicted_ms
-        low = times * row.low_ms
-        high = times * row.high_ms
         lines.append(
-            f"Measured {name} of {measured:.3g} ms on {row.gpu_profile_id} with "
-            f"{plural(row.users, 'user')} is far from the law ({predicted:.3g} ms, 90% interval "
-            f"{low:.3g} to {high:.3g}): it counts there and nearby, and the intervals are wider."
+            f"{_measurement_words(far, name, percentile, times * row.measured_ms)} on "
+            f"{row.gpu_profile_id} with {plural(row.users, 'user')} is far from the law "
+            f"({number(times * row.predicted_ms)} ms, 90% interval {number(times * row.low_ms)} to "
+            f"{number(times * row.high_ms)}): it counts there and nearby, and the intervals are "
+            "wider."
         )
     if (more := len(answer.contradictions) - _N_CONTRADICTIONS) > 0:
         lines.append(f"{plural(more, 'more measurement')} like that.")
     return lines
+
+
+def _measurement_words(far: FarMeasurement, name: str, percentile: int, value_ms: float) -> str:
+    """Return what was measured, or which percentile is estimated and from what."""
+    if far.basis is None or far.basis_ms is None:
+        return f"Measured {name} of {number(value_ms)} ms"
+    return (
+        f"Estimated p{percentile} {name} of {number(value_ms)} ms, from a measured {far.basis} of "
+        f"{number(far.basis_ms)} ms,"
+    )
 
 
 def _load_lines(answer: PredictedRecommendation) -> list[str]:

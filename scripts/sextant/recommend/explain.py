@@ -12,7 +12,7 @@ from sextant.ask.start_up import StartUp
 from sextant.base.files import Row, frame_rows
 from sextant.law.roofline import Roofline
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
-from sextant.points.frame import KEYS, TARGETS, at_percentile
+from sextant.points.frame import BASES, KEYS, TARGETS, judged
 from sextant.recommend.cost import answer_energy, fit_energy
 from sextant.recommend.document import energy_line
 from sextant.recommend.llm_description import llm_facts
@@ -53,6 +53,8 @@ class Explained:
     latency_ms: float
     measured_ms: float | None
     """None: it was not measured."""
+    basis: str | None = None
+    """Statistic that `measured_ms` is estimated from, e.g. `median`; None: it is as measured."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,9 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
 
     measured: Row = {}
     if case.is_answered_by_points:
-        latencies = at_percentile(points, slo.percentiles, slo.first_token)
+        latencies = judged(points, slo)
         is_load = (latencies[KEYS] == [case.llm_id, gpu_profile_id, users]).all(axis=1)
-        measured = next(iter(frame_rows(latencies.loc[is_load, TARGETS])), {})
+        measured = next(iter(frame_rows(latencies.loc[is_load, [*TARGETS, *BASES]])), {})
     return Explanation(
         case,
         gpu_profile_id,
@@ -146,6 +148,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
         warnings=[
             *outside_warning(clauses, case.source),
             *case.notes,
+            *case.assumed_notes(),
             *case.start_up(case.gpu_profiles[gpu_profile_id]).notes(),
             *estimates(points, slo),
         ],
@@ -160,6 +163,7 @@ def _explained(terms: Row, target: str, meanings: Mapping[str, str], measured: R
         terms[f"{target}_factor"],
         terms[f"{target}_ms"],
         measured.get(f"{target}_ms"),
+        measured.get("itl_basis" if target == "itl" else "ttft_basis") or None,
     )
 
 
@@ -209,6 +213,7 @@ def _terms_table(title: str, explained: Explained, total: str) -> Table:
     cells = [(meaning, f"{ms:.2f} ms", f"{share:.0%}") for meaning, ms, share in rows]
     measured = ""
     if explained.measured_ms is not None:
-        measured = f" (measured: {explained.measured_ms:.3g} ms)"
+        how = f"estimated from the measured {explained.basis}" if explained.basis else "measured"
+        measured = f" ({how}: {explained.measured_ms:.3g} ms)"
     note = f"{total} {explained.latency_ms:.3g} ms{measured}"
     return Table(("Term", "Time", "Share"), cells, note=note)

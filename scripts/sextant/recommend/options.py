@@ -19,10 +19,12 @@ from sextant.decide.sizing import u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO
+from sextant.law.calibration import Calibration
 from sextant.pages.words import chance
 from sextant.points.frame import LENGTHS, SERVING, judged
 from sextant.recommend.recommendation import (
     Change,
+    FarMeasurement,
     NearestMiss,
     NearMeasurement,
     PredictedOutcome,
@@ -40,6 +42,20 @@ _CHANGES = {
 }
 _N_NEAREST = 2
 """Measured LLMs that are listed."""
+
+
+def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
+    """Return the measurements of the LLM far from the law, the farthest first."""
+    if calibration is None:
+        return []
+    rows = calibration.points.set_index(["gpu_profile_id", "users"])
+    far = []
+    for found in calibration.contradictions():
+        name = "ttft_basis" if found.latency == "nttft" else "itl_basis"
+        row = rows.loc[(found.gpu_profile_id, found.users)]
+        basis_ms = float(row[f"{name}_ms"]) if row[name] else None
+        far.append(FarMeasurement(found, row[name] or None, basis_ms))
+    return far
 
 
 def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:

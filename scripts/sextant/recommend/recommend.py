@@ -26,6 +26,7 @@ from sextant.recommend.decision import Decision, decide_case
 from sextant.recommend.measured import recommend_measured
 from sextant.recommend.options import (
     cliff_notes,
+    far_measurements,
     find_safest,
     list_changes,
     list_profiles,
@@ -134,7 +135,7 @@ def _answer(
         arrivals=sizer.kind if sizer else None,
         has_probe=question.probe is not None,
         outside=outside,
-        contradictions=forecast.calibration.contradictions() if forecast.calibration else [],
+        contradictions=far_measurements(forecast.calibration),
         findings=findings,
     )
 

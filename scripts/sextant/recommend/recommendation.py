@@ -43,6 +43,21 @@ class Interval(NamedTuple):
         return f"{low} to {number(self.hi)}" if math.isfinite(self.hi) else f"{low} or more"
 
 
+@dataclass(frozen=True)
+class FarMeasurement:
+    """A measurement of the LLM far from the law, and what of it was measured."""
+
+    found: Contradiction
+    basis: str | None
+    """Statistic that its percentile is estimated from, e.g. `median`; None: it was measured."""
+    basis_ms: float | None
+    """Value of that statistic, of TTFT or ITL."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in the JSON."""
+        return {**self.found._asdict(), "basis": self.basis, "basis_ms": self.basis_ms}
+
+
 class UsersServed(NamedTuple):
     """The most users that a replica serves within the limits: median and 90% interval."""
 
@@ -475,7 +490,7 @@ class PredictedRecommendation(Recommendation):
     has_probe: bool
     outside: Sequence[str]
     """In what the question lies outside of the measurements, one clause each."""
-    contradictions: Sequence[Contradiction]
+    contradictions: Sequence[FarMeasurement]
     """Measurements of the LLM far from the law."""
     findings: Findings
 
@@ -519,7 +534,7 @@ class PredictedRecommendation(Recommendation):
             "cost": findings.cost and asdict(findings.cost),
             "api": self.api and self.api.to_dict(),
             "energy": findings.energy and asdict(findings.energy),
-            "contradictions": [row._asdict() for row in self.contradictions],
+            "contradictions": [row.to_dict() for row in self.contradictions],
             "outside": [*self.outside],
             "sensitivity": [
                 {"change": change.name, **llm_id, **change.option._asdict()}

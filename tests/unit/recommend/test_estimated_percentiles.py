@@ -1,0 +1,122 @@
+"""A percentile that was not measured is called estimated, and the answer says from what."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sextant.ask.case import read_case
+from sextant.ask.forecast import fit_predictor, make_predictor
+from sextant.ask.question import Question
+from sextant.facts.slo import SLO
+from sextant.law.calibration import Calibration
+from sextant.pages.blocks import as_text
+from sextant.points.folder import load_folder
+from sextant.points.frame import judged
+from sextant.recommend.document import recommendation_document
+from sextant.recommend.explain import explain_llm, explanation_document
+from sextant.recommend.options import far_measurements
+from sextant.recommend.recommend import recommend_llm
+from sextant.workload.lengths import Length, RequestLengths
+from support import ROOT
+
+LLM = "meta-llama__Llama-3.1-8B-Instruct"
+SLO_P95 = SLO("asked", ttft_ms=4000, tpot_ms=100, percentile=95, users=16)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write one point: TTFT and TPOT far above the law, as medians or at the 95th percentile."""
+
+    def write(statistic: str):
+        about = {"source": "archive:mine", "licence": "CC0-1.0", "attribution": "nobody"}
+        about |= {
+            "statistic": "mean" if statistic == "mean" else "median",
+            "load": "closed_loop",
+            "lengths": "fixed",
+        }
+        about |= {"defaults": {"engine": "vllm", "engine_version": "0.19.0", "precision": "bf16"}}
+        (tmp_path / "characterization.yaml").write_text(json.dumps(about))
+        config = ROOT / "resources" / "llms" / f"{LLM}.json"
+        (tmp_path / "llms.tsv").write_text(f"llm_id\tconfig\n{LLM}\t{config}\n")
+        head = "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n"
+        (tmp_path / "gpu_profiles.tsv").write_text(head + "1xH100-80GB\tH100-80GB\t1\t3.0\n")
+        names = f"{statistic}_ttft_ms,{statistic}_tpot_ms"
+        keys = "llm_id,gpu_profile_id,input_tokens,output_tokens,users"
+        point = f"{LLM},1xH100-80GB,1000,200,16,1310,52"
+        (tmp_path / "points.csv").write_text(f"{keys},{names}\n{point}\n")
+        return tmp_path
+
+    return write
+
+
+def asked(folder, **changes) -> Question:
+    # Requests a little longer than the measured ones: the answer is predicted, through the point.
+    requests = RequestLengths(Length(1050, 1050), Length(200, 200))
+    sources = (str(folder), "archive:nvidia-perf")
+    known = {"llm_id": LLM, "sources": sources, "gpu_profile_ids": ("1xH100-80GB",)}
+    known |= {"engine": "vllm"}
+    return replace(Question(SLO_P95, requests=requests, **known), **changes)
+
+
+def calibrated(question: Question) -> Calibration:
+    """Return the LLM's points at the asked percentiles, and draws of a law far from them."""
+    case = read_case(question, need_prices=False)
+    fitted = fit_predictor(make_predictor(question, case.gpu_profiles), case, SLO_P95)
+    points = fitted.forecast(case, SLO_P95).calibration.points
+    draws = np.random.default_rng(1).normal(0, 0.1, (200, len(points), 2))
+    return Calibration(points, np.exp(draws), 0)
+
+
+def told(question: Question) -> str:
+    """Return what the answer says of measurements far from the law."""
+    answer = replace(recommend_llm(question), contradictions=far_measurements(calibrated(question)))
+    return as_text(recommendation_document(answer))
+
+
+def test_a_percentile_that_follows_from_a_median_is_called_estimated(folder) -> None:
+    question = asked(folder("median"))
+    far = {it.found.latency: it.to_dict() for it in far_measurements(calibrated(question))}
+    assert far["nttft"]["basis"] == far["itl"]["basis"] == "median"
+    assert far["nttft"]["basis_ms"] == 1310 and far["itl"]["basis_ms"] == 52
+    assert far["nttft"]["measured_ms"] * 1000 > 1.3 * 1310
+    text = told(question)
+    assert "Estimated p95 TTFT of" in text and "from a measured median of 1,310 ms" in text
+    assert "from a measured median of 52 ms" in text
+    assert "Measured TTFT" not in text and "Measured TPOT" not in text
+
+
+def test_a_percentile_that_was_measured_is_called_measured(folder) -> None:
+    text = told(asked(folder("p95")))
+    assert "Measured TPOT of 52 ms on 1xH100-80GB with 16 users" in text
+    assert "Estimated p95" not in text
+
+
+def test_a_probe_is_taken_as_measured_at_the_percentile_that_is_asked_for(folder, tmp_path) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text("gpu_profile_id,users,ttft_ms,tpot_ms\n1xH100-80GB,8,1310,52\n")
+    far = far_measurements(calibrated(asked(folder("median"), probe=probe)))
+    assert {it.basis for it in far if it.found.users == 8} == {None}
+    assert {it.basis for it in far if it.found.users == 16} == {"median"}
+
+
+def test_an_explained_percentile_says_what_it_is_estimated_from(folder) -> None:
+    found = explain_llm(asked(folder("median")), "1xH100-80GB", 16)
+    for basis, told in (
+        ("median", "(estimated from the measured median: 910 ms)"),
+        (None, "(measured: 910 ms)"),
+    ):
+        itl = replace(found.itl, measured_ms=910.0, basis=basis)
+        assert told in as_text(explanation_document(replace(found, itl=itl)))
+
+
+def test_the_statistic_that_an_estimate_rests_on_is_named(folder) -> None:
+    for statistic in ("mean", "median"):
+        row = judged(load_folder(folder(statistic)).points, SLO_P95).iloc[0]
+        assert row["ttft_basis"] == row["itl_basis"] == statistic
+        assert (row["ttft_basis_ms"], row["itl_basis_ms"]) == (1310, 52)
+    near = judged(load_folder(folder("p90")).points, SLO_P95).iloc[0]
+    assert near["ttft_basis"] == "p90"
+    exact = judged(load_folder(folder("p95")).points, SLO_P95).iloc[0]
+    assert exact["ttft_basis"] == "" and np.isnan(exact["ttft_basis_ms"])
