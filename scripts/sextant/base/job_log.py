@@ -156,7 +156,8 @@ def _stop_after(is_running: Callable[[], bool]) -> None:
 
 
 class Progress:
-    """Shows the step that runs and the time left on a terminal, without hiding its cursor."""
+    """Shows the step that runs and the time left: on a terminal in one line that changes, without
+    hiding its cursor; elsewhere as lines of the job's log."""
 
     n_shown = 0
     """Progress lines that are open."""
@@ -185,6 +186,8 @@ class Progress:
         """Show what happens between steps."""
         if self.is_shown:
             print(f"\r\x1b[K{self._title}: {text}", end="", file=sys.stderr, flush=True)
+        else:
+            log.info("%s: %s", self._title, text)
 
     def close(self) -> None:
         """Leave the line."""

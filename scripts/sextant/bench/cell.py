@@ -81,7 +81,8 @@ def measure_cell(
         machine = hardware(cell.devices.kind if specs else "cpu", devices)
         stack.enter_context(device_locks(cell.devices.kind, devices))
         kept = Checkpoint(folder / CHECKPOINT, cell.level_sha256, machine)
-        probes = ProbeRecord(kept.folder / "probes.jsonl", [cell.level_sha256, machine])
+        title = f"{cell.key.llm_id} on {cell.key.gpu_profile_id}"
+        probes = ProbeRecord(kept.folder / "probes.jsonl", [cell.level_sha256, machine], title)
         keep_former_levels(cell, folder, kept, probes)
         measurement = Measurement(cell, settings, kept, progress, llm.vocab_size)
         if specs or feasibility is None:
@@ -130,7 +131,10 @@ def _tune_and_load(
 
     def start(weight: int) -> AbstractContextManager[Sequence[RunningServer]]:
         number = len(probes.probes) + 1
-        measurement.progress.note(f"server start {number}: batch weight {weight}")
+        measurement.progress.note(
+            f"server start {number} of at most {settings.max_server_starts}, for {weight:,} tokens "
+            "of requests in flight"
+        )
         weighed = [replace(spec, batch_weight_tokens=weight) for spec in specs]
         return ENGINES[settings.name].serve(weighed, settings, server_log)
 

@@ -325,7 +325,7 @@ class Measurement:
                 self._left_out = LeftOut(tuple(left_out), stop)
                 log.info("levels %s", self._left_out)
                 return
-            self.progress.step(f"level {level:g}")
+            self.progress.step(f"{level:g} {cell.scenario.level_words}")
             seed = level_seed(cell.seed, level)
             requests = drawn_from(self.model, prompts, cell.sampler)
             source = RequestSource(self._servers[0].target.model, requests, seed)

@@ -254,9 +254,13 @@ def check_corner_cases(
 class ProbeRecord:
     """The probes of a cell in a file that survives the job, one line per probe."""
 
-    def __init__(self, path: Path, depends_on: object) -> None:
-        """Take over the probes in the file whose outcome depended on the same."""
+    def __init__(self, path: Path, depends_on: object, title: str = "batch weight") -> None:
+        """Take over the probes in the file whose outcome depended on the same.
+
+        `title` begins the lines of the log, e.g. with the cell's name.
+        """
         self.path = path
+        self._title = title
         text = json.dumps(depends_on, sort_keys=True)
         self._key = hashlib.sha256(text.encode()).hexdigest()
         self.probes: list[Probe] = []
@@ -269,7 +273,8 @@ class ProbeRecord:
             except (ValueError, TypeError, KeyError, AttributeError):
                 log.warning("%s, line %d is damaged: the rest is kept", path, number)
         if self.probes:
-            log.info("%d server starts are known from an earlier attempt", len(self.probes))
+            n_probes = len(self.probes)
+            log.info("%s: %d server starts are known from an earlier attempt", title, n_probes)
         self._write()
 
     def add(self, probe: Probe) -> None:
@@ -280,7 +285,9 @@ class ProbeRecord:
             probe = replace(probe, is_under_load=True)
         self.probes.append(probe)
         self._write()
-        log.info("batch weight %d tokens: %s", probe.batch_weight_tokens, probe.outcome)
+        outcome = "the server holds" if probe.outcome == "ok" else f"{probe.outcome} with"
+        words = "%s: %s %s tokens of requests in flight (batch weight)"
+        log.info(words, self._title, outcome.replace("_", " "), f"{probe.batch_weight_tokens:,}")
 
     def take_over(self, probes: Sequence[Probe]) -> None:
         """Take over the probes of earlier results, whose outcome depended on the same."""

@@ -79,6 +79,10 @@ def evaluate(
     printed: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print the result.")
     ] = "text",
+    out: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="File to write the result to as a page, too."),
+    ] = None,
 ) -> None:
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     from sextant.ask.source import load_sources
@@ -103,7 +107,12 @@ def evaluate(
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
-    print_document(comparison_document(result), printed)
+    document = comparison_document(result)
+    if out is not None:
+        from sextant.pages.page import write_page
+
+        write_page(document, out)
+    print_document(document, printed)
 
 
 CharacterizationFolder = Annotated[

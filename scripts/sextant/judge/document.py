@@ -6,6 +6,7 @@ import pandas as pd
 
 from sextant.judge.comparison import Comparison
 from sextant.judge.figures import Figures, GroupFigures
+from sextant.judge.score_figures import score_charts, score_key_figures
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 
 _HEADER = ("points", "MAPE %", "median %", "inside %", "high/low", "CRPS", "rank")
@@ -41,6 +42,10 @@ def comparison_document(comparison: Comparison) -> Document:
         for key in each.figures.flat(each.metric)
     }
     if comparison.scenarios:
+        scored = [row for row in comparison.predictors if row["so_score"] is not None]
+        source = comparison.scenarios[0]["source"]
+        blocks.append(score_key_figures(scored))
+        blocks += score_charts(source, [row for row in scored if row["overspend"] is not None])
         for rows in (comparison.predictors, comparison.scenarios):
             table = pd.DataFrame(rows)
             labels = {column: column for column in table if column not in accuracies}

@@ -12,6 +12,7 @@ from sextant.decide.headroom import NextBest
 from sextant.experiment.servers import REHEARSAL_NOTE, SIMULATED
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
+from sextant.judge.score_figures import SCORE_WORDS
 from sextant.pages.blocks import (
     Beside,
     Block,
@@ -39,6 +40,7 @@ from sextant.report.stored import (
     sources,
 )
 from sextant.report.verdicts import Verdict, caps_words, decided_workloads, verdicts_by_slo
+from sextant.workload.request_model import MOSTLY_CUT
 
 _SCORES = {
     "S": "success_rate",
@@ -56,8 +58,6 @@ _HOW = {
 }
 """Words by what a verdict rests on; a steady load has no simulation: no law of a step is known."""
 _MOST_LEVELS = 4
-_MOSTLY = 0.5
-"""Share of requests that are cut, above which the workload is hardly the trace's."""
 REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
 """Predictors that first measure a new LLM on the two reference profiles. A test compares them
 with the registry of predictors, which would load their training libraries."""
@@ -317,7 +317,7 @@ def doubt_words(tables: Tables, source: str, by_slo: Mapping[str, Mapping[str, V
         if caps := caps_words(workload):
             n_cut = max(workload["n_clipped_input"] or 0, workload["n_clipped_output"] or 0)
             share = n_cut / workload["n_requests"]
-            shown = " (a demonstration of the method, not of this traffic)" * (share > _MOSTLY)
+            shown = " (a demonstration of the method, not of this traffic)" * (share > MOSTLY_CUT)
             words.append(
                 f"Requests of {workload['workload_id']} are cut to {caps}; {percent(share)} of "
                 f"them were longer{shown}."
@@ -352,12 +352,8 @@ def score_blocks(tables: Tables, source: str) -> list[Block]:
         table = Table([*_HEADER, "note"], rows, (0, len(_HEADER)))
         blocks.append(Section(f"{judged}, for {first}", [table]))
     table = Table(_HEADER, [cells(row) for row in means])
-    words = (
-        "S: share of the LLMs whose recommended deployment meets the SLO. O: its extra cost over "
-        "the cheapest one that does. S/O: harmonic mean of S and 1 − O."
-    )
     title = f"{judged}, means over {plural(n_slos, 'SLO')}"
-    return [*blocks, Section(title, [table]), Note(words)]
+    return [*blocks, Section(title, [table]), Note(SCORE_WORDS)]
 
 
 def marked(predictor: str) -> str:

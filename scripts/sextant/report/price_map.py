@@ -18,7 +18,7 @@ _CAPTION = (
 _WIDTH_IN = 5.8
 _LEAST_HEIGHT = 0.15
 """Of the axis of probabilities, which else shows what the marks cover."""
-_NEAR = 0.14
+_NEAR = 0.12
 """Part of both axes within which a second label is left out."""
 
 

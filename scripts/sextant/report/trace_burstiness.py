@@ -89,7 +89,7 @@ def measure_burstiness(
 def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` returns."""
     groups = measured["groups"]
-    blocks: list[Block] = [Headline(_burstiness_takeaway(measured))]
+    blocks: list[Block] = [Headline(_burstiness_takeaway(measured, facts["duration_s"]))]
     for whole in measured["whole"]:
         names = joined(whole["workloads"])
         text = f"{names}: no Gamma distribution fits all gaps of the trace ({whole['reason']})."
@@ -103,7 +103,7 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
             )
         blocks.append(Note(text))
     fitted = [group for group in groups if group["n_fitted"]]
-    if fitted:
+    if any(group["n_fitted"] > 1 for group in fitted):
         blocks.append(_window_figure(fitted, facts))
     for group in fitted:
         if group["zero_gap_fraction"] > _COARSE:
@@ -135,14 +135,21 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     rows = [
         [row["name"], f"{row['minutes']} minutes", *(number(row[name]) for name in _DOUBLINGS)]
         for row in measured["doublings"]
+        if row["n_doublings"] or row["n_from_zero"]
     ]
     blocks.append(Table([*header, "Rises from none"], rows))
+    if not rows:
+        spans = joined([f"{minutes} minutes" for minutes in DOUBLING_MINUTES])
+        blocks.append(Note(f"Requests never double within {spans}."))
     return Section("Burstiness", blocks)
 
 
-def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
+def _burstiness_takeaway(measured: Mapping[str, Any], duration_s: float) -> str:
     fitted = [group for group in measured["groups"] if group["n_fitted"]]
     every = duration_words(measured["window_s"])
+    where = f"In the median window of {every}"
+    if duration_s <= measured["window_s"]:
+        where = f"Over the whole trace, {duration_words(duration_s)},"
     if not fitted:
         reasons = {reason for group in measured["groups"] for reason in group["not_fitted"]}
         why = joined(sorted(reasons))
@@ -165,12 +172,12 @@ def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
     if len(clear) > 1:
         low, high = (group["name"] for group in (ranked[0], ranked[-1]))
         words = f"{number(least)} ({low}) to {number(most)} ({high}, {than}, which has 1)."
-    words = f"In the median window of {every} gaps have a coefficient of variation of {words}"
+    words = f"{where} gaps have a coefficient of variation of {words}"
     medians = [group["ks"]["median"] for group in clear if group["ks"]]
     if not medians:
         return words
     off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
-    return f"{words} A Gamma distribution is off a window's gaps by {off} (KS distance, median)."
+    return f"{words} A Gamma distribution is off the gaps by {off} (KS distance, median)."
 
 
 def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Chart:

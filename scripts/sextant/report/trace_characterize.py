@@ -4,12 +4,13 @@ Each section is a file, with a `measure_…` (what the JSON has) and a `show_…
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sextant.base.files import provenance
 from sextant.base.sheets import id_of_file_name
-from sextant.pages.blocks import Document, Headline
+from sextant.pages.blocks import Block, Document, Headline
 from sextant.pages.page import check_outputs, write_page
 from sextant.pages.words import joined
 from sextant.report.trace_arrivals import measure_arrival_models, show_arrivals
@@ -87,7 +88,12 @@ def write_trace_report(
         ending = "s" * (len(fitted_workloads) > 1)
         subtitle += f", and its workload{ending} {joined([it.name for it in fitted_workloads])}"
     title = f"Trace {id_of_file_name(trace.stem)}"
-    write_page(Document(title, sections, report, subtitle, origin), html_out, json_out)
+    first, *others = sections
+    finding = takeaways[first.anchor]
+    overview_blocks = [it for it in first.blocks if it != Headline(finding)]
+    blocks: list[Block] = [Headline(finding), replace(first, blocks=overview_blocks), *others]
+    document = Document(title, blocks, report, subtitle, origin, f"Sextant: {title}")
+    write_page(document, html_out, json_out)
     return report
 
 

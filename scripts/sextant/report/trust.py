@@ -6,8 +6,9 @@ import numpy as np
 
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
+from sextant.judge.score_figures import score_charts
 from sextant.pages.blocks import Block, Chart, Facts, Note, Section, Table
-from sextant.pages.charts import NARROW_IN, Axis, Curve, Panel, panels_figure
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.words import NO_BREAK, percent, plural
 from sextant.points.frame import FLOOR_MS
 from sextant.report.answers import (
@@ -18,9 +19,6 @@ from sextant.report.answers import (
     score_blocks,
 )
 from sextant.report.stored import TARGET_NAMES, SLOReport, Tables, prediction_pairs, sources
-
-_MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure
-_EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
@@ -38,14 +36,10 @@ def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
     notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
     blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
 
-    charts = []
     for (source,), rows in group_by(tables["score"], "source").items():
-        charts += _score_charts(
-            source, [r for r in predictor_means(rows) if r["overspend"] is not None]
-        )
-    if charts:
-        words = "Each mark is a predictor: the farther up and left, the better it recommends."
-        blocks += [Note(f"{words} Lines join equal S/O."), *charts]
+        judged = [row for row in predictor_means(rows) if row["overspend"] is not None]
+        named = [{**row, "predictor": marked(row["predictor"])} for row in judged]
+        blocks += score_charts(source, named)
 
     for report in reports:
         if report.held_out:
@@ -102,36 +96,6 @@ def _held_out_table(report: SLOReport) -> Table:
         "not judged: no profile meets the SLO."
     )
     return Table(header, rows, range(len(header)), note=note)
-
-
-def _score_charts(source: str, scores: Sequence[Row]) -> list[Chart]:
-    """Draw success over overspend in percent (LLM-Pilot, Fig. 8); lines join equal S/O.
-
-    Predictors on one spot have one mark, with all their names; where all are on one, no figure.
-    """
-    named: dict[tuple[float, float], list[str]] = {}
-    for row in scores:
-        overspend = min(100 * row["overspend"], _MOST_OVERSPEND)
-        place = round(overspend, 3), round(100 * row["success_rate"], 3)
-        named.setdefault(place, []).append(
-            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}"
-        )
-    if len(named) < 2:
-        return []
-    lines = [Curve(", ".join(names), [x], [y]) for (x, y), names in named.items()]
-    for so_score in _EQUAL_SCORES:
-        # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
-        thrift = np.linspace(so_score / (2 - so_score), 1, 60)
-        success = so_score * thrift / (2 * thrift - so_score)
-        name = f"S/O {100 * so_score:.0f} %"
-        lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
-    x = Axis("Relative overspend O (%)")
-    y = Axis("Success rate S (%)", low=-4, high=106)
-    title = f"Success against overspend, {source}"
-    svg = panels_figure(
-        [Panel("", x, y, lines)], title, height_in=3.2, width_in=NARROW_IN, has_points=True
-    )
-    return [Chart(svg, title=f"{source}, means over the SLOs", name=f"so_scores {source}")]
 
 
 def prediction_figure(pairs: Sequence[Row], title: str) -> str:

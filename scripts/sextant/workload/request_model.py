@@ -53,6 +53,8 @@ class LengthCaps:
 
 
 NO_CAPS = LengthCaps()
+MOSTLY_CUT = 0.5
+"""Share of requests that are cut, above which a workload is hardly its trace's."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ rule join:
 """
 
 
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "Snakefile").write_text(SNAKEFILE)
+def run(folder: Path, snakefile: str = SNAKEFILE) -> subprocess.CompletedProcess[str]:
+    (folder / "Snakefile").write_text(snakefile)
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--logger", "sextant-progress"]
     plugins = {"PYTHONPATH": str(ROOT / "workflow" / "plugins")}
     return subprocess.run(
@@ -52,3 +52,24 @@ def test_each_finished_job_is_one_line_and_what_fails_is_said(tmp_path: Path) ->
     locks.mkdir(exist_ok=True)
     (locks / "0.output.lock").write_text("joined.txt\n")
     assert "snakemake --unlock, then the same command again" in run(tmp_path).stderr
+
+
+def test_a_cell_is_announced_and_after_the_first_one_the_time_left_is_known(tmp_path: Path) -> None:
+    cells = SNAKEFILE.replace("rule make:", "rule benchmark_cell:")
+    others = """
+rule evaluate:
+    output: "{name}.score"
+    shell: "touch {output}"
+"""
+    wanted = '"a.txt", "b.txt", "c.score", "d.score", "joined.txt"'
+    cells = cells.replace('"a.txt", "b.txt", "joined.txt"', wanted, 1)
+    done = run(tmp_path, cells + others)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    started = [line.split() for line in lines if "started" in line]
+    assert sorted(started) == [["started", "benchmark_cell", name] for name in "ab"]
+    finished = [line for line in lines if "started" not in line]
+    first = next(i for i, line in enumerate(finished) if "benchmark_cell" in line)
+    assert not any(line.endswith(" left") for line in finished[:first])
+    # Also while the two evaluations have still to come.
+    assert all(line.endswith(" left") for line in finished[first:-1])

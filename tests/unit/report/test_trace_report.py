@@ -128,7 +128,8 @@ def test_a_page_is_whole_and_escapes_every_name(months):
     _, _, html = months
     page = Page(html)
     assert all(link.startswith("#") for link in page.links)
-    assert "script" not in page.tags and "b" not in page.tags
+    assert "b" not in page.tags
+    assert html.count("<script") == 1 == html.count("'sha256-")  # that of tables that sort
     assert EVIL in page.text and "url(http" not in html
     assert len(figures(html)) >= 7 and "–: constant" in page.text
 
@@ -166,6 +167,18 @@ def test_burstiness_is_that_of_the_arrivals(tmp_path):
     assert covered.sum() >= len(windows) - 1
     assert "burstier than a Poisson process" in found["takeaways"]["burstiness"]
     assert {"Shape α", "Scale β (s)"} <= {*figure_texts(html)}
+
+
+def test_what_needs_more_than_a_short_trace_has_is_left_out(tmp_path):
+    arrival_s = np.cumsum(np.random.default_rng(4).exponential(1.0, 360))
+    found, html = report(write_trace(tmp_path / "short.parquet", arrival_s), is_drawn=True)
+    said = found["takeaways"]["burstiness"]
+    assert said.startswith("Over the whole trace, ") and "window of 20 minutes" not in said
+    # One window is a dot: no figure over time; and rows of zeros are no table.
+    assert not {"Shape α", "Scale β (s)"} & {*figure_texts(html)}
+    assert "Requests never double within 5 minutes and 10 minutes." in Page(html).text
+    assert f"<h1>{found['takeaways']['overview']}</h1>" in html
+    assert html.count(found["takeaways"]["overview"]) == 1
 
 
 def test_a_coarse_clock_leaves_burstiness_unknown(tmp_path):

@@ -1,4 +1,4 @@
-"""A logger plugin of Snakemake that prints one line a finished job, with the time left.
+"""A logger plugin of Snakemake that prints a line when a cell starts, and one a finished job.
 
 `make demo` runs `snakemake --logger sextant-progress`. Snakemake's own log stays in its file below
 `.snakemake/log/`; warnings and errors are printed as Snakemake words them.
@@ -15,6 +15,9 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 _MINUTE_S = 60
+_LONGEST = "benchmark_cell"
+"""The rule that takes most of a run: its jobs are announced, and the time left counts from its
+first one on."""
 _NO_JOBS = ("all", "total")
 """Of the counts by rule: the target, which runs nothing, and the sum."""
 
@@ -43,6 +46,8 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.JOB_INFO:
             what = ", ".join(filter(None, dict(record.wildcards).values()))
             self._running[record.jobid] = record.rule_name, what, time.monotonic()
+            if record.rule_name == _LONGEST:
+                print(f"  started           {_LONGEST} {what}", flush=True)
         elif event == LogEvent.JOB_FINISHED:
             self._finish(record.job_id)
         elif record.levelno >= logging.WARNING or record.msg == NOTHING_TO_BE_DONE_MSG:
@@ -67,14 +72,14 @@ class LogHandler(LogHandlerBase):
     def _left(self) -> str:
         """Return the time left, one job after another; a rule's next jobs take its mean so far.
 
-        A rule that has run no job takes the median of the others. Nothing is said while a rule with
-        several jobs to come has none finished.
+        A rule that has run no job takes the median of the others. Nothing is said while the longest
+        rule has jobs to come and none finished.
         """
         means_s = {rule: sum(took) / len(took) for rule, took in self._took_s.items()}
+        if self._waiting.get(_LONGEST) and _LONGEST not in means_s:
+            return ""
         left_s = 0.0
         for rule, n in self._waiting.items():
-            if n > 1 and rule not in self._took_s:
-                return ""
             left_s += n * means_s.get(rule, statistics.median(means_s.values()))
         return f"; about {_words(left_s)} left" if any(self._waiting.values()) else ""
 
