@@ -164,12 +164,11 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
             low = np.array(curve.low, float)
             high = np.array(curve.high, float)
             if has_marks:
-                axes.vlines(x, low, high, color=colour, alpha=0.6, linewidth=0.9)
+                axes.vlines(x, low, high, color=colour, alpha=0.8, linewidth=1.4)
             else:
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        size = 3 if curve.is_marks else 4
         drawstyle = "steps-post" if is_step and not curve.is_marks else "default"
-        axes.plot(x, y, linewidth=1.2, markersize=size, drawstyle=drawstyle, **look)
+        axes.plot(x, y, linewidth=1.2, markersize=4, drawstyle=drawstyle, **look)
         if places := list(curve.ringed):
             ring: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
             axes.scatter(x[places], y[places], edgecolors=colour, **ring)

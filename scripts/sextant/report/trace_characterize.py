@@ -92,8 +92,7 @@ def write_trace_report(
     finding = takeaways[first.anchor]
     overview_blocks = [it for it in first.blocks if it != Headline(finding)]
     blocks: list[Block] = [Headline(finding), replace(first, blocks=overview_blocks), *others]
-    document = Document(title, blocks, report, subtitle, origin, f"Sextant: {title}")
-    write_page(document, html_out, json_out)
+    write_page(Document(title, blocks, report, subtitle, origin), html_out, json_out)
     return report
 
 

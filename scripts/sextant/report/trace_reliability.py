@@ -90,7 +90,7 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
         quartiles = " to ".join(percent(summary[name]) for name in ("q1", "q3"))
         too_few = plural(summary["n_too_few"], "span")
         rows.append((group["name"], *failed, quartiles, number(summary["n_outliers"]), too_few))
-    svg = panels_figure(panels, "Failure rate over time", n_columns=1, height_in=1.5, is_step=True)
+    svg = panels_figure(panels, "Failure rate over time", n_columns=1, height_in=1.9, is_step=True)
     caption = (
         f"Share of failed requests in each {every}; gaps: too few requests to judge. Outliers lie "
         "more than 1.5 interquartile ranges beyond the quartiles."

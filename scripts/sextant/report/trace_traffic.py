@@ -135,7 +135,7 @@ def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Secti
         curve = Curve("requests", across / unit_s, counts)
         y = Axis(f"Requests per {every}", low=0)
         panels.append(Panel(group["name"], Axis(since), y, [curve]))
-    svg = panels_figure(panels, "Requests over time", n_columns=1, height_in=1.4, is_step=True)
+    svg = panels_figure(panels, "Requests over time", n_columns=1, height_in=1.9, is_step=True)
     which = " that the trace covers wholly" if has_whole else ""
     blocks.append(Chart(svg, f"Requests in each {every}{which}."))
     if measured["why_no_profile"] is None:
