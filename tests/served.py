@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from sextant.base.network import reserve_port
 from support import ROOT, wait_for
 
@@ -43,6 +45,7 @@ class Served(NamedTuple):
 
     port: int
     log: Path
+    process: psutil.Popen
 
     @property
     def url(self) -> str:
@@ -75,7 +78,7 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]
     log = folder / "serve.log"
     words = [Path(sys.executable).with_name("sextant"), "serve", "--port", port, *options]
     with log.open("wb") as out:
-        process = subprocess.Popen(
+        process = psutil.Popen(
             [str(word) for word in words],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | environment,
@@ -83,17 +86,18 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]
             stderr=subprocess.STDOUT,
         )
     held.close()
-    served = Served(port, log)
+    served = Served(port, log, process)
     try:
-        wait_for(lambda: _is_up(served, process), "the server", period_s=0.2)
+        wait_for(lambda: _is_up(served), "the server", period_s=0.2)
         yield served
     finally:
-        process.terminate()
+        if process.poll() is None:
+            process.terminate()
         process.wait(60)
 
 
-def _is_up(served: Served, process: subprocess.Popen) -> bool:
-    assert process.poll() is None, served.log.read_text()
+def _is_up(served: Served) -> bool:
+    assert served.process.poll() is None, served.log.read_text()
     try:
         served.get("/")
     except OSError:

@@ -7,6 +7,7 @@ loaded it (`pool`) answer without loading anything.
 import json
 import os
 import resource
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -176,15 +177,14 @@ def _ingest(attached: Attached) -> None:
 def work(connection: Connection, folder: str, decode: Callable[[bytes], Ask]) -> None:
     """Answer questions of the server until it is gone."""
     _bind(Path(folder))
-    with one_thread():  # workers share the cores
+    with one_thread(), suppress(EOFError, OSError):  # workers share the cores
         answer(WARM)
         connection.send_bytes(b"ready")
         while True:
-            try:
-                ask = decode(connection.recv_bytes())
-            except (EOFError, OSError):
-                return
+            ask = decode(connection.recv_bytes())
             connection.send_bytes(msgspec.json.encode(answer(ask)))
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # a usual end waits for threads of libraries, which the fork has left behind
 
 
 def _bind(folder: Path) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
+import psutil
 import pytest
 
 import sextant
@@ -24,7 +25,7 @@ from sextant.serve.answering import WARM, Answered, answer
 from sextant.serve.kept import Answers, id_of
 from sextant.serve.pool import Pool, PoolLimits
 from sextant.serve.questions import COMMANDS, Ask, body_schema
-from support import ROOT
+from support import PATIENCE_S, ROOT
 
 LENGTHS = {"input_tokens": 500, "output_tokens": 100}
 SHORT = LENGTHS | {
@@ -383,3 +384,13 @@ def test_a_client_that_hangs_up_leaves_the_server_whole(served: Served) -> None:
         )
     time.sleep(0.1)
     assert served.get("/v1/gpus").status == 200
+
+
+def test_workers_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "1") as served:
+        served.get("/v1/gpus")
+        family = served.process.children(recursive=True)
+        assert len(family) >= 2
+        served.process.kill()
+        psutil.wait_procs(family, timeout=PATIENCE_S)
+    assert not any(it.is_running() and it.status() != psutil.STATUS_ZOMBIE for it in family)
