@@ -30,6 +30,7 @@ from sextant.base.numbers import is_plain
 from sextant.base.resources import checkout
 
 MAX_CHARACTERS = 100
+_MOST_ERRORS = 6  # of a sheet that are named at once
 MAX_FILE_NAME_CHARACTERS = 120  # two names and an ending fit into the 255 bytes of a file's name
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._+-]|\A[.-]")
@@ -208,26 +209,50 @@ def load_sheet(
 
     `#` begins a comment. With `delimiter` None, commas separate the columns of a sheet without
     tabs. Two values of the column `key` have to differ by more than case or Unicode form.
-    InputError: a wrong column or value, a key twice, no rows.
+    InputError: a wrong column, wrong values or keys twice in some rows, no rows.
     """
     path = Path(path)
     types = field_types(kind)
     rows: list[Row] = []
     seen: dict[str, Row] = {}
+    errors: list[InputError] = []
     for cells in sheet_cells(path, kind, delimiter=delimiter):
         values = {name: _typed(cell, types[name]) for name, cell in cells.items() if cell}
         row = Row(values, cells.line, path)
-        check_fields(kind, row, path, row.line)
-        if key and key not in row:
-            raise row.error("it is missing", key, field_docs(kind)[key])
-        if key and (other := seen.setdefault(comparable(row[key]), row)) is not row:
-            alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
-            problem = f"{row[key]!r} is already in line {other.line}{alike}"
-            raise row.error(problem, key, "rename one")
+        try:
+            check_fields(kind, row, path, row.line)
+            if key:
+                _check_key(row, kind, key, seen)
+        except InputError as error:
+            errors.append(error)
+            if len(errors) == _MOST_ERRORS:
+                break
         rows.append(row)
+    if errors:
+        raise _together(errors)
     if not rows:
         raise InputError("the sheet has no rows", file=path, fix="add one below the header")
     return rows
+
+
+def _check_key(row: Row, kind: type, key: str, seen: dict[str, Row]) -> None:
+    """Raise InputError if a row lacks its key, or an earlier one has it; note it in `seen`."""
+    if key not in row:
+        raise row.error("it is missing", key, field_docs(kind)[key])
+    if (other := seen.setdefault(comparable(row[key]), row)) is not row:
+        alike = "" if row[key] == other[key] else f" as {other[key]!r}, which looks alike"
+        problem = f"{row[key]!r} is already in line {other.line}{alike}"
+        raise row.error(problem, key, "rename one")
+
+
+def _together(errors: Sequence[InputError]) -> InputError:
+    """Return the first error of a sheet, with the others after its fix."""
+    first, *others = errors
+    if not others:
+        return first
+    also = "; ".join(f"line {it.row}, field '{it.field}': {it.problem}" for it in others)
+    fix = f"{first.fix or 'correct it'}. Wrong, too: {also}"
+    return InputError(first.problem, file=first.file, row=first.row, field=first.field, fix=fix)
 
 
 def load_column(

@@ -70,11 +70,20 @@ class Cell:
     scenario: Scenario
     seed: int
     definition: Mapping[str, Any]  # what the cell was built from, plain data; see `cell_definition`
-    definition_sha256: str  # of `definition`, and the content of workload and LLM config
-    level_sha256: str  # as `definition_sha256`, of what a level depends on: not the other levels
+    contents_sha256: tuple[str, ...]  # of the files that count beside it (`inputs_sha256`)
     variant: Variant
     sampler: str = "joint"  # how requests are drawn from the workload; see `RequestModel.sample`
     prompts: str | None = None  # file that prompts are cut from; None for random token ids
+
+    @property
+    def definition_sha256(self) -> str:
+        """SHA-256 of the definition, and of the contents."""
+        return definition_sha256(self.definition, *self.contents_sha256)
+
+    @property
+    def level_sha256(self) -> str:
+        """SHA-256 of what a level depends on, whichever other levels there are."""
+        return definition_sha256(without_levels(self.definition), *self.contents_sha256)
 
     @property
     def longest_request_tokens(self) -> int:
@@ -94,7 +103,6 @@ class Cell:
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
     """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
-    contents = inputs_sha256(definition, workload_path, definition["config_path"])
     variant = Variant(**definition.get("variant", {}))
     return Cell(
         source=definition["source"],
@@ -114,8 +122,7 @@ def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Pat
         scenario=scenarios.scenario_of(definition["scenario"]),
         seed=definition["seed"],
         definition=definition,
-        definition_sha256=definition_sha256(definition, *contents),
-        level_sha256=definition_sha256(without_levels(definition), *contents),
+        contents_sha256=inputs_sha256(definition, workload_path, definition["config_path"]),
         variant=variant,
         sampler=definition.get("sampler", "joint"),
         prompts=definition.get("prompts"),

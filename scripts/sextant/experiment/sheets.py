@@ -167,7 +167,7 @@ class ScenarioRow:
     kind: Literal["closed_loop", "open_loop", "batch", "burst"]
     """closed_loop: users, one request after another; open_loop: requests at a rate, whether earlier
     ones have ended or not; batch: everything at once; burst: BurstGPT's phases"""
-    levels: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?|inf)(,([0-9]+(\.[0-9]+)?|inf))*$")]
+    levels: Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?|inf)(, *([0-9]+(\.[0-9]+)?|inf))*$")]
     """ascending, separated by commas: users (closed_loop), requests per second (open_loop; inf: all
     at once), most requests in flight (batch), phases (burst)"""
     warmup_s: NonNegativeFloat | None = None

@@ -10,6 +10,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.base.sheets import load_sheet, read_yaml
 from sextant.experiment.servers import VariantRow
+from sextant.experiment.sheets import ScenarioRow
 from sextant.facts.slo import SLO
 from support import time_limit
 
@@ -95,3 +96,17 @@ def test_no_variant_takes_the_place_of_the_default(tmp_path: Path) -> None:
     text = "variant_id\treplicas\ndefault\t2\n"
     with pytest.raises(InputError, match=r"'variant_id'.*not `default`"):
         load_sheet(sheet(tmp_path, text), VariantRow, "variant_id")
+
+
+def test_all_wrong_rows_of_a_sheet_are_named_at_once(tmp_path: Path) -> None:
+    sheet = tmp_path / "scenarios.tsv"
+    rows = ["a\tclosed_loop\t1, 2, 4\t9", "b\tclosed\t1\t9", "c\tbatch\t4\t9", "a\tbatch\t1\t-1"]
+    sheet.write_text("\n".join(["scenario_id\tkind\tlevels\tduration_s", *rows]) + "\n")
+    with pytest.raises(InputError) as raised:
+        load_sheet(sheet, ScenarioRow, "scenario_id")
+    text = str(raised.value)
+    assert text.startswith(f"{sheet}, line 3, field 'kind'")
+    assert "Wrong, too: line 5, field 'duration_s'" in text and "line 2" not in text
+    sheet.write_text("\n".join(["scenario_id\tkind\tlevels\tduration_s", *rows[1:2] * 99]) + "\n")
+    with pytest.raises(InputError, match=r"line 2.*line 7, field 'kind'[^;]*$"):
+        load_sheet(sheet, ScenarioRow, "scenario_id")
