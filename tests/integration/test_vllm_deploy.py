@@ -13,7 +13,7 @@ from deployments import settings_on
 from real_vllm import NEEDS_VLLM, PYTHON
 from sextant.base.network import reserve_port
 from sextant.bench.cell import model_folder
-from sextant.deploy.deployment import HEALTH_PATH, Deployment, deployment_of
+from sextant.deploy.deployment import HEALTH_PATH, ReplicaDeployment, deployment_of
 from sextant.deploy.settings import MODEL_PLACE
 from sextant.engine.vllm_command import DATA_SHEET
 from support import ROOT, wait_for
@@ -23,7 +23,7 @@ CONFIG = ROOT / "resources" / "llms" / "demo-llama-16m.json"
 N_TOKENS = 8
 
 
-def command_here(deployment: Deployment, model: Path, port: int) -> list[str]:
+def command_here(deployment: ReplicaDeployment, model: Path, port: int) -> list[str]:
     """Return the command with its place filled in, on loopback, for random weights.
 
     The CPU build has no program `vllm`; the module behind `vllm serve MODEL` takes `--model`.

@@ -12,7 +12,12 @@ from sextant.ask.serving import Serving
 from sextant.ask.source import Source
 from sextant.ask.start_up import StartUp
 from sextant.base.errors import InputError
-from sextant.deploy.deployment import Deployment, Scaling, deployment_facts, deployment_of
+from sextant.deploy.deployment import (
+    ReplicaDeployment,
+    ScalingSpec,
+    deployment_facts,
+    deployment_of,
+)
 from sextant.deploy.settings import ReplicaSettings
 from sextant.facts.gpu import (
     GPUProfile,
@@ -98,11 +103,11 @@ class Answer:
         return False
 
     @property
-    def scaling(self) -> Scaling | None:
+    def scaling(self) -> ScalingSpec | None:
         """The policy that adds and removes replicas; None: they stay."""
         return None
 
-    def deployments(self) -> list[Deployment]:
+    def deployments(self) -> list[ReplicaDeployment]:
         """Return what starts the recommended option; nothing where nothing is recommended.
 
         Raises:

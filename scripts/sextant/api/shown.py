@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sextant.answer.budget import BudgetAnswer
-    from sextant.deploy.deployment import Deployment
+    from sextant.deploy.deployment import ReplicaDeployment
     from sextant.deploy.targets import Target
 
 
@@ -35,7 +35,7 @@ class ShownAnswer:
     rows: Sequence[Mapping[str, Any]]
     """One per option, GPU profile, demand or cell."""
     has_solution: bool = True
-    deployments: Callable[[], Sequence["Deployment"]] = field(default=lambda: ())
+    deployments: Callable[[], Sequence["ReplicaDeployment"]] = field(default=lambda: ())
     """Returns what starts the answer; nothing where nothing is recommended, or nothing serves."""
     files: TemporaryDirectory[str] | None = field(default=None)
     """Holds what was passed as a frame or a dictionary; it is removed with the answer."""

@@ -14,7 +14,7 @@ from sextant.answer.pools import PoolsOption, pools_pay
 from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
-from sextant.deploy.deployment import Scaling
+from sextant.deploy.deployment import ScalingSpec
 from sextant.facts.slo import SLO
 from sextant.facts.startup import Startup
 from sextant.workload.part import StreamPart
@@ -448,7 +448,7 @@ class CapacityAnswer(Answer):
     """The cheapest two pools; None: they are not asked about, or none are likely enough."""
 
     @property
-    def scaling(self) -> Scaling | None:
+    def scaling(self) -> ScalingSpec | None:
         """The tuned policy, of the servers of this LLM alone; None: none is tuned, or it is Ray's.
 
         Without labels a query would count the requests of all LLMs.
@@ -459,7 +459,7 @@ class CapacityAnswer(Answer):
             return None
         if self.settings is not None and self.settings.is_model_known:
             manifest = manifest.labelled(f'model_name="{self.settings.model}"')
-        return Scaling(spec=manifest.scaling())
+        return ScalingSpec(spec=manifest.scaling())
 
     @property
     def do_pools_pay(self) -> bool:

@@ -57,20 +57,34 @@ def _options(options: Mapping[str, Any]) -> list[str]:
 
 def _quantization(settings: ReplicaSettings) -> str | None:
     """Return the engine's name for weights that it quantizes itself; None: it does not."""
-    is_quantized_here = settings.precisions.is_requantized and settings.precisions.weights == "fp8"
-    return "fp8" if is_quantized_here else None
-
-
-def _checkpoint_notes(settings: ReplicaSettings, *quantized_here: str) -> tuple[str, ...]:
-    """Return that another checkpoint is needed; nothing where the engine quantizes this one."""
     precisions = settings.precisions
-    if not precisions.is_requantized or precisions.weights in (*DTYPES, *quantized_here):
+    is_made = not precisions.is_checkpoint and precisions.is_made_when_served
+    return "fp8" if is_made and precisions.weights == "fp8" else None
+
+
+def _checkpoint_notes(settings: ReplicaSettings, *, makes_fp8: bool = True) -> tuple[str, ...]:
+    """Return that another checkpoint is needed; nothing where the engine serves this one so."""
+    precisions = settings.precisions
+    is_made = precisions.is_made_when_served and (makes_fp8 or precisions.weights != "fp8")
+    if precisions.is_checkpoint or is_made:
         return ()
     return (
         f"The answer is for weights in {precisions.weights}; {settings.model} has them in "
         f"{precisions.checkpoint}. Put the name of a checkpoint in {precisions.weights} in its "
         "place.",
     )
+
+
+def _kv_dtype(settings: ReplicaSettings, fp8: str) -> str:
+    """Return the engine's name of the KV cache's precision. InputError: it has none."""
+    precision = settings.precisions.kv_cache
+    if precision in DTYPES:
+        return "auto"
+    if precision != "fp8":
+        problem = f"no option of {settings.engine} is known for a KV cache in {precision}"
+        fix = "ask with --kv-dtype fp8 or bf16"
+        raise InputError(problem, field="--deploy, --kv-dtype", fix=fix)
+    return fp8
 
 
 def _vllm(settings: ReplicaSettings) -> ServerCommand:
@@ -88,7 +102,7 @@ def _vllm(settings: ReplicaSettings) -> ServerCommand:
         "enable-expert-parallel": settings.expert_parallel > 1,
         "dtype": settings.precisions.dtype,
         "quantization": _quantization(settings),
-        "kv-cache-dtype": "fp8" if settings.precisions.kv_cache == "fp8" else "auto",
+        "kv-cache-dtype": _kv_dtype(settings, "fp8"),
         "max-model-len": limits.max_model_len,
         "max-num-seqs": limits.max_num_seqs,
         "max-num-batched-tokens": limits.max_num_batched_tokens,
@@ -105,7 +119,7 @@ def _vllm(settings: ReplicaSettings) -> ServerCommand:
     return ServerCommand(
         arguments=["vllm", "serve", settings.model, *_options(options)],
         environment=environment,
-        notes=_checkpoint_notes(settings, "fp8"),
+        notes=_checkpoint_notes(settings),
     )
 
 
@@ -136,7 +150,7 @@ def _sglang(settings: ReplicaSettings) -> ServerCommand:
         "ep-size": settings.expert_parallel if settings.expert_parallel > 1 else None,
         "dtype": settings.precisions.dtype,
         "quantization": _quantization(settings),
-        "kv-cache-dtype": "fp8_e4m3" if settings.precisions.kv_cache == "fp8" else "auto",
+        "kv-cache-dtype": _kv_dtype(settings, "fp8_e4m3"),
         "context-length": limits.max_model_len,
         "max-running-requests": copies * limits.max_num_seqs,
         "chunked-prefill-size": copies * limits.max_num_batched_tokens,
@@ -147,7 +161,7 @@ def _sglang(settings: ReplicaSettings) -> ServerCommand:
         "enable-metrics": True,
     }
     arguments = ["python3", "-m", "sglang.launch_server", *_options(options)]
-    return ServerCommand(arguments=arguments, notes=_checkpoint_notes(settings, "fp8"))
+    return ServerCommand(arguments=arguments, notes=_checkpoint_notes(settings))
 
 
 _SGLANG_METHODS = {
@@ -197,7 +211,7 @@ def _trtllm(settings: ReplicaSettings) -> ServerCommand:
     content: dict[str, Any] = {
         "dtype": settings.precisions.dtype,
         "kv_cache_config": {
-            "dtype": "fp8" if settings.precisions.kv_cache == "fp8" else "auto",
+            "dtype": _kv_dtype(settings, "fp8"),
             "enable_block_reuse": settings.has_prefix_caching is not False,
             "free_gpu_memory_fraction": limits.memory_share,
         },
@@ -211,7 +225,7 @@ def _trtllm(settings: ReplicaSettings) -> ServerCommand:
     return ServerCommand(
         arguments=["trtllm-serve", settings.model, *_options(options)],
         files={path: as_yaml(content)},
-        notes=_checkpoint_notes(settings),
+        notes=_checkpoint_notes(settings, makes_fp8=False),
     )
 
 

@@ -5,13 +5,13 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.sheets import as_yaml
 from sextant.deploy.command import OPTIONS_FOLDER, PORT
-from sextant.deploy.deployment import HEALTH_PATH, SHARED_MEMORY_GIB, Deployment
+from sextant.deploy.deployment import HEALTH_PATH, SHARED_MEMORY_GIB, ReplicaDeployment
 from sextant.deploy.kubernetes import CACHE_FOLDER, has_shared_memory
 
 _PERIOD_S = 10
 
 
-def compose_files(deployment: Deployment) -> dict[str, str]:
+def compose_files(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the file. Raises InputError: Compose cannot reserve GPUs of this maker."""
     is_cpu = deployment.gpu_profile.gpu.kind == "cpu"
     if not is_cpu and deployment.gpu_names.resource != "nvidia.com/gpu":
@@ -30,13 +30,13 @@ def compose_files(deployment: Deployment) -> dict[str, str]:
     return {"compose.yaml": as_yaml(content)}
 
 
-def n_here(deployment: Deployment) -> int:
+def n_here(deployment: ReplicaDeployment) -> int:
     """Return the replicas that one machine has room for, at most all."""
     profile = deployment.gpu_profile
     return max(min(deployment.replicas, profile.gpu.n_gpus_per_node // profile.n_gpus), 1)
 
 
-def _service(deployment: Deployment, index: int) -> dict[str, Any]:
+def _service(deployment: ReplicaDeployment, index: int) -> dict[str, Any]:
     """Return one replica: each has its own GPUs and its own port."""
     program, *arguments = deployment.command.arguments
     check = f"import urllib.request as r; r.urlopen('http://localhost:{PORT}{HEALTH_PATH}')"

@@ -27,14 +27,14 @@ _START_MARGIN = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaling:
+class ScalingSpec:
     """How a policy adds and removes replicas: the spec of a ScaledObject, without its target."""
 
     spec: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
+class ReplicaDeployment:
     """Replicas of a server, as an answer recommends them."""
 
     settings: ReplicaSettings
@@ -42,7 +42,7 @@ class Deployment:
     image: str
     """The container, with its tag."""
     replicas: int
-    scaling: Scaling | None = None
+    scaling: ScalingSpec | None = None
     """None: the replicas stay."""
     owner: str = ""
     """Whose it is: the team of a fleet."""
@@ -137,10 +137,10 @@ class Deployment:
 
 
 def deployment_of(
-    settings: ReplicaSettings, replicas: int, scaling: Scaling | None = None
-) -> Deployment:
+    settings: ReplicaSettings, replicas: int, scaling: ScalingSpec | None = None
+) -> ReplicaDeployment:
     """Return replicas of a server. Raises InputError where its engine or GPUs have no container."""
-    return Deployment(
+    return ReplicaDeployment(
         settings=settings,
         command=server_command(settings),
         image=_image_of(settings),
@@ -149,7 +149,7 @@ def deployment_of(
     )
 
 
-def deployment_facts(find: Callable[[], Sequence[Deployment]]) -> dict[str, Any]:
+def deployment_facts(find: Callable[[], Sequence[ReplicaDeployment]]) -> dict[str, Any]:
     """Return the entries of the deployment that a function finds, or why it finds none."""
     try:
         return next((deployment.facts() for deployment in find()), {})

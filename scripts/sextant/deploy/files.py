@@ -7,7 +7,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import file_name
 from sextant.deploy.command import OPTIONS_FOLDER, PORT
 from sextant.deploy.compose import compose_files, n_here
-from sextant.deploy.deployment import Deployment
+from sextant.deploy.deployment import ReplicaDeployment
 from sextant.deploy.kserve import kserve_files
 from sextant.deploy.kubernetes import CACHE_FOLDER, SECRET, SECRET_KEY, kubernetes_files
 from sextant.deploy.production_stack import production_stack_files
@@ -17,7 +17,7 @@ from sextant.pages.words import plural
 _GUIDE = "README.md"
 
 
-def deployment_files(deployments: Sequence[Deployment], target: Target) -> dict[str, str]:
+def deployment_files(deployments: Sequence[ReplicaDeployment], target: Target) -> dict[str, str]:
     """Return the files of deployments, by name; several lie in a folder of their team and demand.
 
     Raises:
@@ -39,10 +39,10 @@ def deployment_files(deployments: Sequence[Deployment], target: Target) -> dict[
     return files
 
 
-def _command_files(engine: str) -> Callable[[Deployment], dict[str, str]]:
+def _command_files(engine: str) -> Callable[[ReplicaDeployment], dict[str, str]]:
     """Return what writes the command of an engine as a shell script."""
 
-    def write(deployment: Deployment) -> dict[str, str]:
+    def write(deployment: ReplicaDeployment) -> dict[str, str]:
         if deployment.settings.engine != engine:
             used = deployment.settings.engine
             fix = f"use --deploy {used}, or ask with --engine {engine}"
@@ -74,7 +74,7 @@ def _words(arguments: Sequence[str]) -> list[str]:
     return lines
 
 
-def _guide(deployment: Deployment, target: Target) -> str:
+def _guide(deployment: ReplicaDeployment, target: Target) -> str:
     """Return how to start it, and what to fill in, as a page of Markdown."""
     settings = deployment.settings
     n = plural(deployment.replicas, "replica")
@@ -90,12 +90,11 @@ def _guide(deployment: Deployment, target: Target) -> str:
     return "\n".join([*lines, ""])
 
 
-def _start_lines(deployment: Deployment, target: Target) -> list[str]:
+def _start_lines(deployment: ReplicaDeployment, target: Target) -> list[str]:
     """Return the commands that start it."""
-    secret = (
-        f"kubectl create secret generic {SECRET} --from-literal={SECRET_KEY}=$HF_TOKEN"
-        "    # for LLMs that ask for a token"
-    )
+    secret = f"kubectl create secret generic {SECRET} --from-literal={SECRET_KEY}=$HF_TOKEN"
+    if target != "production-stack":  # whose chart needs it
+        secret += "    # for LLMs that ask for a token"
     scaled = ["kubectl apply -f scaledobject.yaml"] if deployment.scaling is not None else []
     commands = {
         "compose": ["docker compose up -d"],
@@ -111,7 +110,7 @@ def _start_lines(deployment: Deployment, target: Target) -> list[str]:
     return ["```", *commands.get(target, run), "```"]
 
 
-def _docker_lines(deployment: Deployment) -> list[str]:
+def _docker_lines(deployment: ReplicaDeployment) -> list[str]:
     """Return the command that runs the script in the container."""
     gpus = "" if deployment.gpu_profile.gpu.kind == "cpu" else "--gpus all "
     if deployment.gpu_names.maker == "amd":
@@ -123,7 +122,7 @@ def _docker_lines(deployment: Deployment) -> list[str]:
     ]
 
 
-def _platform_notes(deployment: Deployment, target: Target) -> list[str]:
+def _platform_notes(deployment: ReplicaDeployment, target: Target) -> list[str]:
     """Return what to know of a platform."""
     notes = []
     if target in ("kubernetes", "kserve", "production-stack"):
@@ -153,7 +152,7 @@ def _platform_notes(deployment: Deployment, target: Target) -> list[str]:
     return notes
 
 
-_RENDERERS: Mapping[Target, Callable[[Deployment], dict[str, str]]] = {
+_RENDERERS: Mapping[Target, Callable[[ReplicaDeployment], dict[str, str]]] = {
     "vllm": _command_files("vllm"),
     "sglang": _command_files("sglang"),
     "trtllm": _command_files("trtllm"),

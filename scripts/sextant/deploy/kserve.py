@@ -3,14 +3,14 @@
 from typing import Any
 
 from sextant.base.sheets import as_yaml
-from sextant.deploy.deployment import Deployment
+from sextant.deploy.deployment import ReplicaDeployment
 from sextant.deploy.kubernetes import options_map, pod_spec, scaled_object
 
 _CONTAINER = "kserve-container"
 """The name by which KServe knows the container that serves."""
 
 
-def kserve_files(deployment: Deployment) -> dict[str, str]:
+def kserve_files(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the files: as Deployments, so that probes and GPUs are those of any Pod."""
     objects = [_inference_service(deployment)]
     if deployment.command.files:
@@ -22,7 +22,7 @@ def kserve_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def _inference_service(deployment: Deployment) -> dict[str, Any]:
+def _inference_service(deployment: ReplicaDeployment) -> dict[str, Any]:
     # Another autoscaler than KServe's own sets the replicas, or none does.
     autoscaler = "none" if deployment.scaling is None else "external"
     return {

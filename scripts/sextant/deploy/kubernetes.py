@@ -5,7 +5,7 @@ from typing import Any
 
 from sextant.base.sheets import as_yaml
 from sextant.deploy.command import OPTIONS_FOLDER, PORT
-from sextant.deploy.deployment import HEALTH_PATH, SHARED_MEMORY_GIB, Deployment
+from sextant.deploy.deployment import HEALTH_PATH, SHARED_MEMORY_GIB, ReplicaDeployment
 
 SECRET = "hugging-face"
 """The secret with a token of Hugging Face, for LLMs that ask for one."""
@@ -21,7 +21,7 @@ _DEADLINE_MARGIN_S = 300
 """Beyond its start, for the scheduler and the image."""
 
 
-def kubernetes_files(deployment: Deployment) -> dict[str, str]:
+def kubernetes_files(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the files of a deployment on Kubernetes."""
     objects = [kubernetes_deployment(deployment), kubernetes_service(deployment)]
     if deployment.command.files:
@@ -32,7 +32,7 @@ def kubernetes_files(deployment: Deployment) -> dict[str, str]:
     return files
 
 
-def kubernetes_deployment(deployment: Deployment) -> dict[str, Any]:
+def kubernetes_deployment(deployment: ReplicaDeployment) -> dict[str, Any]:
     """Return the Deployment (apps/v1). An autoscaler, where there is one, has the replicas."""
     labels = labels_of(deployment)
     replicas = {} if deployment.scaling is not None else {"replicas": deployment.replicas}
@@ -49,7 +49,7 @@ def kubernetes_deployment(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def kubernetes_service(deployment: Deployment) -> dict[str, Any]:
+def kubernetes_service(deployment: ReplicaDeployment) -> dict[str, Any]:
     """Return the Service (v1) before the replicas."""
     port = {"name": PORT_NAME, "port": PORT, "targetPort": PORT}
     labels = labels_of(deployment)
@@ -61,14 +61,14 @@ def kubernetes_service(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def options_map(deployment: Deployment) -> dict[str, Any]:
+def options_map(deployment: ReplicaDeployment) -> dict[str, Any]:
     """Return the ConfigMap (v1) with the files that the server reads."""
     data = {PurePosixPath(path).name: text for path, text in deployment.command.files.items()}
     name = _options_name(deployment)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-def scaled_object(deployment: Deployment, target: str) -> dict[str, Any]:
+def scaled_object(deployment: ReplicaDeployment, target: str) -> dict[str, Any]:
     """Return KEDA's ScaledObject that scales a Deployment of this name by the policy."""
     assert deployment.scaling is not None
     return {
@@ -79,12 +79,12 @@ def scaled_object(deployment: Deployment, target: str) -> dict[str, Any]:
     }
 
 
-def labels_of(deployment: Deployment) -> dict[str, str]:
+def labels_of(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the labels by which a Service finds its replicas."""
     return {"app.kubernetes.io/name": deployment.name}
 
 
-def pod_spec(deployment: Deployment, container_name: str) -> dict[str, Any]:
+def pod_spec(deployment: ReplicaDeployment, container_name: str) -> dict[str, Any]:
     """Return the spec of a replica's Pod."""
     volumes: list[dict[str, Any]] = [{"name": "weights", "emptyDir": {}}]
     if has_shared_memory(deployment):
@@ -100,12 +100,12 @@ def pod_spec(deployment: Deployment, container_name: str) -> dict[str, Any]:
     }
 
 
-def has_shared_memory(deployment: Deployment) -> bool:
+def has_shared_memory(deployment: ReplicaDeployment) -> bool:
     """Return whether the processes of a server share memory: those of several GPUs do."""
     return deployment.gpu_profile.n_gpus > 1 and deployment.gpu_profile.gpu.kind != "cpu"
 
 
-def _container(deployment: Deployment, name: str) -> dict[str, Any]:
+def _container(deployment: ReplicaDeployment, name: str) -> dict[str, Any]:
     mounts = [{"name": "weights", "mountPath": CACHE_FOLDER}]
     if has_shared_memory(deployment):
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
@@ -125,7 +125,7 @@ def _container(deployment: Deployment, name: str) -> dict[str, Any]:
     }
 
 
-def environment(deployment: Deployment) -> list[dict[str, Any]]:
+def environment(deployment: ReplicaDeployment) -> list[dict[str, Any]]:
     """Return the environment of a container; the token of Hugging Face may be missing."""
     reference = {"name": SECRET, "key": SECRET_KEY, "optional": True}
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
@@ -133,7 +133,7 @@ def environment(deployment: Deployment) -> list[dict[str, Any]]:
     return [token, *({"name": name, "value": value} for name, value in stated)]
 
 
-def _resources(deployment: Deployment) -> dict[str, Any]:
+def _resources(deployment: ReplicaDeployment) -> dict[str, Any]:
     requests = {"cpu": str(deployment.cpus), "memory": f"{deployment.host_gib}Gi"}
     resource = deployment.gpu_names.resource
     if resource is None:
@@ -142,7 +142,7 @@ def _resources(deployment: Deployment) -> dict[str, Any]:
     return {"requests": {**requests, **gpus}, "limits": gpus}
 
 
-def probes(deployment: Deployment) -> dict[str, Any]:
+def probes(deployment: ReplicaDeployment) -> dict[str, Any]:
     """Return the probes of a container: the first one waits as long as a start may take."""
     request = {"httpGet": {"path": HEALTH_PATH, "port": PORT}, "periodSeconds": _PROBE_PERIOD_S}
     tries = -(-deployment.start_s // _PROBE_PERIOD_S)
@@ -153,5 +153,5 @@ def probes(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _options_name(deployment: Deployment) -> str:
+def _options_name(deployment: ReplicaDeployment) -> str:
     return f"{deployment.name}-options"

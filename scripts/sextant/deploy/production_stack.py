@@ -5,7 +5,7 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.sheets import as_yaml
 from sextant.deploy.command import PORT
-from sextant.deploy.deployment import SHARED_MEMORY_GIB, Deployment
+from sextant.deploy.deployment import SHARED_MEMORY_GIB, ReplicaDeployment
 from sextant.deploy.gpu_names import PRODUCT_LABEL
 from sextant.deploy.kubernetes import (
     SECRET,
@@ -26,7 +26,7 @@ _OF_CHART = ("--host", "--port")
 _CACHING = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 
 
-def production_stack_files(deployment: Deployment) -> dict[str, str]:
+def production_stack_files(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the values. Raises InputError: the stack serves with vLLM alone."""
     if deployment.settings.engine != "vllm":
         problem = f"the production stack is vLLM's, and the answer is for {_engine(deployment)}"
@@ -34,11 +34,11 @@ def production_stack_files(deployment: Deployment) -> dict[str, str]:
     return {"values.yaml": as_yaml({"servingEngineSpec": _engine_spec(deployment)})}
 
 
-def _engine(deployment: Deployment) -> str:
+def _engine(deployment: ReplicaDeployment) -> str:
     return deployment.settings.engine
 
 
-def _engine_spec(deployment: Deployment) -> dict[str, Any]:
+def _engine_spec(deployment: ReplicaDeployment) -> dict[str, Any]:
     of_container = probes(deployment)
     return {
         "enableEngine": True,
@@ -49,7 +49,7 @@ def _engine_spec(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def _model_spec(deployment: Deployment) -> dict[str, Any]:
+def _model_spec(deployment: ReplicaDeployment) -> dict[str, Any]:
     repository, _, tag = deployment.image.rpartition(":")
     profile = deployment.gpu_profile
     is_gpu = profile.gpu.kind != "cpu"
@@ -81,7 +81,7 @@ def _model_spec(deployment: Deployment) -> dict[str, Any]:
     return spec
 
 
-def _vllm_config(deployment: Deployment) -> dict[str, Any]:
+def _vllm_config(deployment: ReplicaDeployment) -> dict[str, Any]:
     """Return vLLM's options: the chart's own names, and the others as they are."""
     config: dict[str, Any] = {
         "enablePrefixCaching": deployment.settings.has_prefix_caching is not False

@@ -12,6 +12,7 @@ from sextant.ask.start_up import StartUp
 from sextant.facts.engine import memory_share, scheduler_sheet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import (
+    DTYPES,
     Speculating,
     config_file,
     kv_precision_of,
@@ -69,9 +70,14 @@ class ServedPrecisions(NamedTuple):
     kv_cache: str
 
     @property
-    def is_requantized(self) -> bool:
-        """Whether the weights on disk have another precision than those that are served."""
-        return self.checkpoint not in (None, self.weights)
+    def is_made_when_served(self) -> bool:
+        """Whether an engine may make the weights from those on disk: of 16 bits, or FP8 of them."""
+        return self.checkpoint in DTYPES and self.weights in (*DTYPES, "fp8")
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the weights on disk are those that are served."""
+        return self.checkpoint in (None, self.weights)
 
 
 @dataclass(frozen=True, kw_only=True)

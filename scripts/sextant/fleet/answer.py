@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from sextant.decide.fleet import FleetPlan, ServedDemand
-from sextant.deploy.deployment import Deployment, deployment_facts, deployment_of
+from sextant.deploy.deployment import ReplicaDeployment, deployment_facts, deployment_of
 from sextant.deploy.settings import ReplicaSettings
 from sextant.facts.gpu import PriceOrigin, price_origins
 
@@ -80,7 +80,7 @@ class FleetAnswer:
         """Whether every demand is served."""
         return not self.plan.unserved
 
-    def deployments(self) -> list[Deployment]:
+    def deployments(self) -> list[ReplicaDeployment]:
         """Return what starts the replicas of each served demand.
 
         Raises:
@@ -88,7 +88,7 @@ class FleetAnswer:
         """
         return self._deployments(self.plan.served)
 
-    def _deployments(self, served_demands: Sequence[ServedDemand]) -> list[Deployment]:
+    def _deployments(self, served_demands: Sequence[ServedDemand]) -> list[ReplicaDeployment]:
         deployments = []
         for served in served_demands:
             demand = served.demand

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments import EXPERTS, LLAMA, deployed, settings_on
+from deployments import EXPERTS, LLAMA, LLMS, deployed, settings_on
 from sextant.base.errors import InputError
 from sextant.deploy.command import ENGINES
 from sextant.deploy.deployment import deployment_of
@@ -131,6 +131,19 @@ def test_weights_that_no_engine_quantizes_need_another_checkpoint() -> None:
     assert deployed(dtype="fp8")["notes"] == []
     (note,) = deployed(dtype="fp8", engine="trtllm")["notes"]
     assert "fp8" in note
+
+
+def test_a_checkpoint_in_fp8_is_served_as_it_is() -> None:
+    config = LLMS / "Qwen__Qwen3-235B-A22B-Instruct-2507-FP8.json"
+    facts = deployed("8xH100-80GB", config)
+    assert "--quantization" not in facts["command"] and facts["notes"] == []
+    (note,) = deployed("8xH200-141GB", config, dtype="bf16")["notes"]
+    assert "bf16" in note and "fp8" in note
+
+
+def test_a_precision_of_the_cache_without_an_option_is_refused() -> None:
+    with pytest.raises(InputError, match="no option of vllm is known for a KV cache in int8"):
+        deployed(kv_dtype="int8")
 
 
 def test_an_engine_without_a_command_is_refused() -> None:

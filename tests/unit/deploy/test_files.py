@@ -12,7 +12,7 @@ import yaml
 
 from deployments import EXPERTS, LLAMA, settings_on
 from sextant.base.errors import InputError
-from sextant.deploy.deployment import Deployment, Scaling, deployment_of
+from sextant.deploy.deployment import ReplicaDeployment, ScalingSpec, deployment_of
 from sextant.deploy.files import deployment_files
 from sextant.deploy.targets import TARGETS
 from support import ROOT
@@ -48,7 +48,7 @@ def check_kubernetes(text: str) -> list[dict[str, Any]]:
     return objects
 
 
-def deployment(profile: str = "2xH100-80GB", config: Path = LLAMA, **options) -> Deployment:
+def deployment(profile: str = "2xH100-80GB", config: Path = LLAMA, **options) -> ReplicaDeployment:
     scaling = options.pop("scaling", None)
     return deployment_of(settings_on(profile, config, **options), 3, scaling)
 
@@ -82,7 +82,7 @@ def test_the_first_probe_waits_as_long_as_a_start_may_take() -> None:
 
 
 def test_a_policy_scales_the_deployment_in_place_of_a_number() -> None:
-    of = deployment(scaling=Scaling(spec=POLICY))
+    of = deployment(scaling=ScalingSpec(spec=POLICY))
     for target, name in (("kubernetes", of.name), ("kserve", f"{of.name}-predictor")):
         files = deployment_files([of], target)
         scaled = yaml.safe_load(files["scaledobject.yaml"])
