@@ -118,14 +118,14 @@ def _container(deployment: ReplicaDeployment, name: str) -> dict[str, Any]:
         "command": [program],
         "args": arguments,
         "ports": [{"name": PORT_NAME, "containerPort": PORT}],
-        "env": environment(deployment),
+        "env": _environment(deployment),
         "resources": _resources(deployment),
         **probes(deployment),
         "volumeMounts": mounts,
     }
 
 
-def environment(deployment: ReplicaDeployment) -> list[dict[str, Any]]:
+def _environment(deployment: ReplicaDeployment) -> list[dict[str, Any]]:
     """Return the environment of a container; the token of Hugging Face may be missing."""
     reference = {"name": SECRET, "key": SECRET_KEY, "optional": True}
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}

@@ -142,7 +142,7 @@ def settings_of(
     data_parallel = int(case.serving.copies(gpu_profile))
     return ReplicaSettings(
         llm_id=case.llm_id,
-        model=model_of(question),
+        model=model_name_of(question),
         engine=case.engine,
         version=version,
         gpu_profile=gpu_profile,
@@ -175,7 +175,7 @@ def hub_name(name: str) -> str | None:
     return name if _NAMED.fullmatch(name) else None
 
 
-def model_of(question: Question) -> str:
+def model_name_of(question: Question) -> str:
     """Return the LLM's name on Hugging Face, or `MODEL_PLACE`."""
     return hub_name(question.llm_name) or MODEL_PLACE
 
