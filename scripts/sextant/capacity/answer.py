@@ -15,6 +15,7 @@ from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
 from sextant.deploy.deployment import ScalingSpec
+from sextant.facts.engine import DEFAULT_ENGINE
 from sextant.facts.slo import SLO
 from sextant.facts.startup import Startup
 from sextant.workload.part import StreamPart
@@ -449,16 +450,20 @@ class CapacityAnswer(Answer):
 
     @property
     def scaling(self) -> ScalingSpec | None:
-        """The tuned policy, of the servers of this LLM alone; None: none is tuned, or it is Ray's.
+        """The tuned policy, of the servers of this LLM alone; None: none is tuned, it is Ray's, or
+        another engine than vLLM serves, whose metrics have other names.
 
         Without labels a query would count the requests of all LLMs.
         """
         comparison = self.findings.scaling if self.findings else None
         manifest = comparison.manifest if comparison else None
-        if not isinstance(manifest, ScaledObject):
+        settings = self.settings
+        if not isinstance(manifest, ScaledObject) or settings is None:
             return None
-        if self.settings is not None and self.settings.is_model_known:
-            manifest = manifest.labelled(f'model_name="{self.settings.model}"')
+        if settings.engine != DEFAULT_ENGINE:
+            return None
+        if settings.is_model_known:
+            manifest = manifest.labelled(f'model_name="{settings.model}"')
         return ScalingSpec(spec=manifest.scaling())
 
     @property
