@@ -9,10 +9,11 @@ import numpy as np
 from sextant.answer.pools import handover
 from sextant.ask.laws import CaseLaws, Settings, find_laws
 from sextant.ask.question import Question
-from sextant.ask.start_up import StartUp
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.decide.latency_surface import ReplicaLaws
+from sextant.deploy.deployment import ReplicaDeployment, deployment_facts, deployment_of
+from sextant.deploy.settings import ReplicaSettings, settings_of
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
@@ -184,8 +185,8 @@ class SimulationAnswer:
     scaling: Scaling | None
     minutes: Sequence[Minute] | None
     """Under a policy; None without one."""
-    start_up: StartUp
-    """How a replica starts, or one of those that compute prompts."""
+    settings: ReplicaSettings
+    """What is assumed of a replica, or of one that computes prompts."""
     warnings: Sequence[str]
 
     @property
@@ -202,6 +203,13 @@ class SimulationAnswer:
     def replica_hours(self) -> float | None:
         """Of all replicas under a policy, starts included; None without one."""
         return self.scaling.replica_s / HOUR_S if self.scaling else None
+
+    def deployments(self) -> list[ReplicaDeployment]:
+        """Return what starts the replicas. InputError: nothing is known that does."""
+        if self.deployment.decode_replicas is not None:
+            problem = "prefill and decode are apart: no command of them is written"
+            raise InputError(problem, field="--decode-replicas", fix="leave it out")
+        return [deployment_of(self.settings, self.deployment.replicas)]
 
     @property
     def load(self) -> SimulatedLoad:
@@ -237,12 +245,15 @@ class SimulationAnswer:
             "intervals": self.intervals,
             "n_draws": deployment.n_draws,
             "limits_ms": dict(deployment.limits_ms),
-            **self.start_up.facts(),
+            **self.settings.start_up.facts(),
             "scheduler": asdict(self.servers.scheduler),
             "law": asdict(self.servers.law(0)),
             "warnings": [*self.warnings],
             "characterization": self.laws.case.source.facts(),
-            "serving": self.laws.case.serving.facts(),
+            "serving": {
+                **self.laws.case.serving.facts(),
+                **deployment_facts(self.deployments),
+            },
             "seed": self.question.seed,
         }
         return dict(jsonable(facts))
@@ -275,8 +286,7 @@ def simulate_llm(
         fix = "give GPU profiles of one type of GPU"
         raise InputError(problem, field="--decode-gpu-profile", fix=fix)
 
-    limits = (settings.max_num_seqs, settings.max_num_batched_tokens)
-    start_ups = [laws.case.start_up(profile, *limits) for profile in profiles]
+    settings_by_pool = [settings_of(laws.case, profile, settings) for profile in profiles]
 
     runner = _Runner(laws, sent, deployment)
     servers = runner.servers
@@ -306,11 +316,11 @@ def simulate_llm(
         saturation=saturation,
         scaling=scaling,
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
-        start_up=start_ups[0],
+        settings=settings_by_pool[0],
         warnings=[
             *notes,
             *laws.warnings,
-            *dict.fromkeys(line for start_up in start_ups for line in start_up.notes()),
+            *dict.fromkeys(line for of in settings_by_pool for line in of.start_up.notes()),
         ],
     )
 
