@@ -87,7 +87,8 @@ lint: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
-	$(BIN)/pytest --quiet tests/unit/project/test_docs.py tests/unit/project/test_environment.py
+	$(BIN)/pytest --quiet tests/unit/project/test_docs.py tests/unit/project/test_environment.py \
+		tests/unit/project/test_accuracy_page.py
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ NEW_ATTENTION = "new attention"
 EXPERTS = "experts"
 DENSE = "dense"
 LLM_KINDS = {
-    DENSE: "all others: dense, attention over all tokens, 8 bits or more",
+    DENSE: "every other LLM: no experts, attention over all tokens, 8 bits or more",
     EXPERTS: "a mixture of experts",
     NEW_ATTENTION: "a latent vector (MLA), windows, or layers that keep a state",
     FOUR_BITS: "weights of 4 bits (INT4, MXFP4, NVFP4)",

@@ -44,7 +44,7 @@ def page(name: str) -> str:
 def test_the_documents_stay_short() -> None:
     assert len(page("docs/results.md").split()) <= 2450
     assert len(page("README.md").splitlines()) <= 112
-    assert len(DOCUMENTS) <= 22
+    assert len(DOCUMENTS) <= 23
 
 
 def _sentences(text: str) -> list[str]:
