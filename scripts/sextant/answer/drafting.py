@@ -14,11 +14,15 @@ from sextant.ask.laws import DRAFTED_ITL, CaseLaws
 from sextant.ask.question import SPECULATION, Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import FAIR
-from sextant.pages.words import chance, percent, plural
+from sextant.pages.words import chance, plural
 from sextant.predict.predictor import INTERVAL, JointPredictor
 
 _DRAFT_LENGTHS = (1, 2, 3, 5)
 """Draft tokens that are compared."""
+_OF_A_RATE = (
+    "The rate that a replica bears rises by another factor, mostly a smaller one: it then serves "
+    "more users at once, and drafts gain less."
+)
 USUAL_METHOD = "eagle3"
 """What drafts by default: heads are published for many LLMs, and can be trained for others."""
 
@@ -119,6 +123,12 @@ def draft_by_load(
     return [best(2 ** round(math.log2(max(users, 1)))) for users in users_by_slot]
 
 
+def speed_words(gain: DraftGain) -> str:
+    """Return how fast as many users are answered, e.g. `1.91 times as fast (90% interval …)`."""
+    speed, low, high = (1 + it for it in (gain.gain, gain.gain_lo, gain.gain_hi))
+    return f"{speed:.2f} times as fast (90% interval {low:.2f} to {high:.2f})"
+
+
 def drafting_notes(question: Question, gains: Sequence[DraftGain]) -> list[str]:
     """Return whether the speculation that is asked for pays, one sentence each."""
     if question.speculative is None:
@@ -127,15 +137,15 @@ def drafting_notes(question: Question, gains: Sequence[DraftGain]) -> list[str]:
     for gain in gains:
         if gain.draft_tokens != (question.draft_tokens or 1):
             continue
-        ends = f"{percent(gain.gain_lo)} to {percent(gain.gain_hi)}"
         pays = "pays" if gain.probability_gain > FAIR else "does not pay"
         notes.append(
-            f"Speculation {pays} at this load: {gain.method} with "
-            f"{plural(gain.draft_tokens, 'draft token')} changes the requests/s of as many users "
-            f"by {percent(gain.gain)} (90% interval {ends}), a gain with probability "
-            f"{chance(gain.probability_gain)}, where a step emits {gain.accepted_length:.2f} "
-            "tokens."
+            f"Speculation {pays} at this load: with {gain.method} and "
+            f"{plural(gain.draft_tokens, 'draft token')} as many users are answered "
+            f"{speed_words(gain)}, faster with probability {chance(gain.probability_gain)}, where "
+            f"a step emits {gain.accepted_length:.2f} tokens."
         )
+        if question.slo.request_rate_rps is not None:
+            notes.append(_OF_A_RATE)
     if "itl" in question.slo.limits:
         notes.append(DRAFTED_ITL)
     return notes

@@ -401,7 +401,7 @@ def _change_lines(answer: CapacityAnswer, findings: CapacityFindings) -> list[st
 
     draft = findings.schedule.drafting
     if draft is not None and draft.draft_tokens:
-        pays = f"{percent(draft.gain)} more requests/s of as many users"
+        pays = f"as many users are answered {1 + draft.gain:.2f} times as fast"
         tokens = plural(draft.draft_tokens, "draft token")
         sure = f"with probability {chance(draft.probability_gain or 0.0)}"
         lines.append(f"speculation pays at the busiest time: {tokens}, {pays}, {sure}")

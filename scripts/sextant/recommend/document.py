@@ -8,6 +8,7 @@ from sextant.answer.certainty import (
     options_table,
     price_sections,
 )
+from sextant.answer.drafting import speed_words
 from sextant.answer.option import beaten_notes, split_beaten
 from sextant.answer.variations import variations_sections
 from sextant.answer.words import (
@@ -26,7 +27,7 @@ from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.gpu import GIB
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Beside, Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.words import chance, number, odds, per_second, percent, plural
+from sextant.pages.words import chance, number, odds, per_second, plural
 from sextant.predict.predictor import MEASURED
 from sextant.recommend.key_figures import key_figures, limits_chart
 from sextant.recommend.recommendation import (
@@ -296,21 +297,20 @@ def _change_lines(answer: PredictedRecommendation) -> list[str]:
 
 
 def _drafting_table(findings: Findings) -> Table:
-    header = ["Draft tokens", "Tokens a step", "Gain in requests/s", "Probability of a gain"]
+    header = ["Draft tokens", "Tokens a step", "Speed of an answer", "Probability of a gain"]
     gains = findings.drafting
     rows = [
         [
             gain.draft_tokens,
             f"{gain.accepted_length:.2f}",
-            f"{percent(gain.gain)} ({percent(gain.gain_lo)} to {percent(gain.gain_hi)})",
+            speed_words(gain),
             chance(gain.probability_gain),
         ]
         for gain in gains
     ]
     note = ""
     if gains:
-        note = f"{gains[0].method} on {gains[0].gpu_profile_id}, at the load of a replica; "
-        note += "90% interval"
+        note = f"{gains[0].method} on {gains[0].gpu_profile_id}, for the users of a replica"
     return Table(header, rows, {0, 1, 2, 3}, note=note)
 
 
