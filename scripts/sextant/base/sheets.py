@@ -404,6 +404,14 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def lines(self, text: str) -> yaml.ScalarNode:
+        """Return a text; one of several lines is written line by line."""
+        style = "|" if "\n" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.lines)
+
 
 def as_yaml(*documents: Mapping[str, Any]) -> str:
     """Return keys and values in the order given, one YAML document each."""

@@ -106,7 +106,9 @@ def _start_lines(deployment: ReplicaDeployment, target: Target) -> list[str]:
             f"helm install {deployment.name} vllm/vllm-stack -f values.yaml",
         ],
     }
-    run = ["sh serve.sh    # or in its container:", *_docker_lines(deployment)]
+    # A file that the server reads lies where the container has it.
+    here = [] if deployment.command.files else ["sh serve.sh    # or in its container:"]
+    run = [*here, *_docker_lines(deployment)]
     return ["```", *commands.get(target, run), "```"]
 
 

@@ -134,6 +134,8 @@ def test_a_file_of_compose_has_the_replicas_of_one_machine(engine: str, tmp_path
     ]
     assert devices == [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
     assert "on 2 machines" in files["README.md"]
+    if engine == "trtllm":
+        assert "content: |\n" in files["compose.yaml"]
     # The command of Docker Compose, where it is there, reads it, too.
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "compose", "version"], check=False).returncode:
