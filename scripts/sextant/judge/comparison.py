@@ -106,24 +106,19 @@ def evaluate_predictors(
             judged_slos = random_slos(task, slos, seed)
         else:  # for the traffic of a trace predictors say nothing that could be judged
             judged_slos = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
-        evaluations = (
-            evaluate_predictor(
+        fits = {
+            name: fit_of(
                 task,
-                judged_slos,
                 name,
                 seed,
                 n_jobs=ALL_CPUS,
                 progress=progress,
-                fit=fit_of(
-                    task,
-                    name,
-                    seed,
-                    n_jobs=ALL_CPUS,
-                    progress=progress,
-                    hold_out=partial(held_out, name, "llm"),
-                ),
+                hold_out=partial(held_out, name, "llm"),
             )
             for name in names
+        }
+        evaluations = (
+            evaluate_predictor(task, judged_slos, name, seed, fit=fits[name]) for name in names
         )
         scores = pd.concat(evaluation.scores for evaluation in evaluations)
         rows = frame_rows(mean_scores(scores).reset_index())
