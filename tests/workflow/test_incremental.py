@@ -319,6 +319,7 @@ EDITS: dict[str, Counter[str]] = {
     "capacity/capacity.py": Counter(),
     "cli/app.py": Counter(),
     "decide/sizing.py": AFTER_POINTS,
+    "deploy/settings.py": Counter(write_report=1),
     "engine/vllm_command.py": Counter(),
     "experiment/loading.py": AFTER_POINTS,
     "facts/slo.py": AGGREGATED,
@@ -339,6 +340,7 @@ EDITS: dict[str, Counter[str]] = {
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
     "rightsize/rightsize.py": Counter(),
+    "serve/server.py": Counter(),
     "simulate/cache_depths.py": TRACE_PAGE,
     "simulate/steps.py": Counter(write_report=1, evaluate_predictor=1, build_store=1),
     "studies/pareto.py": Counter(),  # the project has no study
