@@ -178,7 +178,11 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
             axes.plot(x[places], y[places], **hollow)
         for across, up, label in zip(x, y, curve.labels if is_labelled else (), strict=False):
             if np.isfinite([across, up]).all():
-                offset: Look = {"xytext": (0, 8), "textcoords": "offset points", "ha": "center"}
+                # Beside an interval, which else would cross it.
+                at = {"xytext": (0, 8), "ha": "center"}
+                if curve.low is not None:
+                    at = {"xytext": (7, -3), "ha": "left"}
+                offset: Look = {**at, "textcoords": "offset points"}
                 axes.annotate(label, (across, up), fontsize=7, **offset)
     _style(axes, panel.x, panel.y)
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
