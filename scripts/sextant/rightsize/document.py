@@ -6,7 +6,7 @@ from typing import Any
 from sextant.answer.option import Option
 from sextant.answer.words import answer_source_line, deployment_words
 from sextant.facts.slo import METRICS
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.blocks import Beside, Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import (
     chance,
     duration_words,
@@ -45,7 +45,7 @@ def rightsizing_document(answer: Rightsizing, origin: Mapping[str, Any] | None =
         key_figures(answer),
         *(Note(text, "warning") for text in answer.doubts),
         Facts(_verdict_lines(answer)),
-        *_load_sections(answer),
+        Beside(_load_sections(answer)),
         _profile_section(answer),
         _hour_section(answer),
         *(Note(text, "warning") for text in answer.all_warnings),
