@@ -146,6 +146,10 @@ def drafting_notes(question: Question, gains: Sequence[DraftGain]) -> list[str]:
         )
         if question.slo.request_rate_rps is not None:
             notes.append(_OF_A_RATE)
+    if question.acceptance is not None:
+        is_share = question.acceptance <= 1
+        read_as = "share of the draft tokens that are accepted" if is_share else "tokens of a step"
+        notes.append(f"--acceptance {question.acceptance:g} is read as the {read_as}.")
     if "itl" in question.slo.limits:
         notes.append(DRAFTED_ITL)
     return notes

@@ -87,8 +87,9 @@ def beaten_notes(options: Sequence[Priced], risk: float | None) -> list[Note]:
     )
     wanted = SAFE if risk is None else 1 - risk
     text = (
-        "Left out, because an option above costs no more and is at least as likely (each priced "
-        f"for probability {wanted:.10g}, or for the highest that it reaches): {names}."
+        f"Left out, because an option above costs no more and is at least as likely: {names}. "
+        f"Prices are those of a probability of {wanted:.10g}; of profiles that do not reach it, "
+        "those of their highest."
     )
     return [Note(text, "soft")] if names else []
 

@@ -130,7 +130,10 @@ def serving_words(serving: Serving) -> str:
         words.append(f"{serving.kv_precision} KV cache")
     layout = serving.facts()
     what = {"data_parallel": "copies of attention", "expert_parallel": "parts of the experts"}
-    words += [f"{layout[name]} {noun} a replica" for name, noun in what.items() if layout[name]]
+    for name, noun in what.items():
+        if count := layout[name]:
+            many = "on every GPU" if count == "all" else "a replica"
+            words.append(f"{noun} {many}" if count == "all" else f"{count} {noun} {many}")
     if serving.speculative and serving.draft_tokens:
         drafts = plural(serving.draft_tokens, "draft token")
         words.append(f"speculation by {serving.speculative} with {drafts}")
@@ -209,7 +212,8 @@ def headroom_lines(headroom: Headroom, slo: SLO) -> list[str]:
     """Return the price, the room to each limit, and the loss of a replica."""
     level = ""
     if headroom.level_users != headroom.users_per_replica:
-        level = f" (judged at {number(headroom.level_users)}, the next load tried)"
+        judged_at = f"judged at {number(headroom.level_users)} users"
+        level = f" ({judged_at}, the nearest load above that was tried)"
     if any(room.lo_ms is not None for room in headroom.limits):
         level += "; 90% intervals in parentheses"
     return [

@@ -27,8 +27,9 @@ Seed = Annotated[
 Database = Annotated[
     Path | None,
     typer.Option(
-        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
-        "`sextant load` has written."
+        help="Your own measurements: a store that the pipeline built (by default "
+        "results/sextant.duckdb, if it has the LLM), or a folder of what `sextant load` has "
+        "written."
     ),
 ]
 WORKLOAD_HELP = (

@@ -59,8 +59,8 @@ class StoreOptions:
 
     database: Database = None
     source: list[str] | None = None
-    """Characterization to use: a folder, a store, one that ships, or one of the store; may be given
-    again, and --database counts beside it."""
+    """Measurements to answer from: a folder of points, a store, or the name of a source that ships
+    or is in --database. Several count together: state it again. By default all that ship."""
     workload_id: str | None = None  #: Workload; the store's own by default.
     scenario_id: str | None = None  #: Scenario; the store's own by default.
     seed: Seed = _SEED

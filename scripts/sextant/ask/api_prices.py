@@ -212,8 +212,8 @@ class ApiComparison:
         if cheapest.break_even_utilisation is not None:
             text += f" ({percent(cheapest.break_even_utilisation)} of what they can serve)"
         if (probability := cheapest.probability_own_is_cheaper) is not None:
-            text += "; as many of this GPU profile as needed are cheaper with probability "
-            text += chance(probability)
+            text += "; with probability "
+            text += f"{chance(probability)} the replicas that are needed cost less than the API"
         return text
 
     def to_dict(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
         f"{windows_words(answer.target)}, simulated with the law of the draw that needs these "
         f"replicas.{quiet_words(answer, findings)}"
     )
-    law = "a draw that needs so many"
+    law = "the law of a draw that needs these replicas"
     if answer.chosen.probability_met is None:
         law = "the likeliest law"
     rows = [
@@ -333,14 +333,15 @@ def _why(outcome: CapacityOutcome) -> str:
     if outcome.status == "too_many":
         return f"{bears}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     if outcome.status == "unsure":
-        cause = f"{limit} of requests alone, {number(ratio)} times its limit at the likeliest law, "
-        cause += "is above it in more draws than the risk allows: raise it, or --risk"
+        cause = f"{limit} of a request alone is {number(ratio)} times its limit by the likeliest "
+        cause += "law, but above it in more draws than --risk allows: raise the limit, or --risk"
         return f"{bears}; {_too_long_words(outcome) if outcome.alone.n_refused else cause}"
     binds = f" ({_BINDS[outcome.binds]})" if outcome.binds in _BINDS else ""
     low = outcome.replicas_lo
     high = outcome.replicas_hi
     if high is None or low is None:
-        return f"{bears}{binds}; {number(low)} or more replicas, none is enough in 5% of the draws"
+        least = f"at least {plural(low or 1, 'replica')}"
+        return f"{bears}{binds}; {least}; in 5% of the draws no number is enough"
     return f"{bears}{binds}; 90% interval {_span(low, high)}"
 
 

@@ -38,6 +38,7 @@ def simulation_document(answer: SimulationAnswer, origin: Mapping[str, Any]) -> 
     rates = [
         [label, write(facts[name]), *_interval(intervals and intervals[name], write)]
         for name, (label, write) in _RATES.items()
+        if name != "evicted_blocks" or facts["cached_fraction"]  # else nobody misses them
     ]
     rate_header = ["Rate or use", "", *["90% interval"] * has_intervals]
 

@@ -1,8 +1,11 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
@@ -41,6 +44,10 @@ _COMMANDS: dict[str, str | Callable[..., Any]] = {
 }
 """How a command prints the answers of the library's function of its name; of other commands, the
 module here that has them. Only what the command that runs needs is loaded."""
+
+
+_NO_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG)
+"""What an error without a file is: no other is written without its name."""
 
 
 class _Commands(TyperGroup):
@@ -110,6 +117,12 @@ def options(
     """Have the options that are no command's."""
 
 
+def _drop_output() -> None:
+    """Have nothing more written to a standard output that takes nothing."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line; bad input ends it with one line and status 2."""
     # As an exception, so that no unfinished file is left.
@@ -131,7 +144,9 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:  # a file is missing, or a folder cannot be written
         path = error.filename2 or error.filename
-        say(f"Error: {path}: {error.strerror}" if path else f"Error: {error}", err=True)
+        where = path or ("standard output" if error.errno in _NO_OUTPUT else None)
+        say(f"Error: {where}: {error.strerror}" if where else f"Error: {error}", err=True)
+        _drop_output()
         sys.exit(2)
     except RuntimeError as error:  # a server failed; the message has the last lines of its log
         say(f"Error: {error}", err=True)

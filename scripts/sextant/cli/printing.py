@@ -27,7 +27,12 @@ _ANSWER_JSON = "answer.json"
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text that may hold names or values of strangers."""
+    """Print a text that may hold names or values of strangers. InputError: nothing takes it."""
+    if sys.stdout is None and not err:
+        fix = "leave it open, or send it to a file"
+        raise InputError(
+            "it is closed, and the answer goes there", field="standard output", fix=fix
+        )
     typer.echo(printable(text, keep="\n\t"), err=err)
 
 

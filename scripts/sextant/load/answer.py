@@ -68,6 +68,26 @@ def _time_tokens(exchange: Exchange, reader: AnswerReader) -> None:
     exchange.token_offsets_ms.extend([(at_ns - times.sent_ns) / 1e6 for at_ns in times_ns])
 
 
+def _said(exchange: Exchange, reader: AnswerReader) -> str:
+    """Return what an answer with another status says: of a redirect, where to."""
+    if location := exchange.headers.get("location"):
+        return f"it redirects to {location}; give that as --base-url"
+    return reader.beginning
+
+
+def _without_usage(exchange: Exchange) -> str:
+    """Return why an answer has no counts of tokens, by its headers."""
+    encoding = exchange.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        return f"the answer is compressed ({encoding}), which was not asked for"
+    kind = exchange.headers.get("content-type", "").partition(";")[0].strip()
+    if kind == "application/json":
+        return "the answer is one JSON object and no stream: the server ignores `stream`"
+    if kind not in ("", "text/event-stream"):
+        return f"the answer is {kind} and no stream of events: is --base-url that of an LLM server?"
+    return "the server reported no usage"
+
+
 def _judge(exchange: Exchange, reader: AnswerReader) -> None:
     """Say whether the answer is whole and what was asked for."""
     request = exchange.request
@@ -82,11 +102,11 @@ def _judge(exchange: Exchange, reader: AnswerReader) -> None:
     n_wanted = request.output_tokens
     n_counted = exchange.output_tokens
     if exchange.http_status != 200:
-        exchange.fail("http_error", f"HTTP {exchange.http_status}: {reader.beginning}")
+        exchange.fail("http_error", f"HTTP {exchange.http_status}: {_said(exchange, reader)}")
     elif reader.error or reader.is_error:
         exchange.fail("incomplete", reader.error or "the server broke off: an event 'error'")
     elif n_counted is None or exchange.input_tokens is None:
-        exchange.fail("incomplete", f"the server reported no usage: {reader.beginning}")
+        exchange.fail("incomplete", f"{_without_usage(exchange)}: {reader.beginning}")
     elif not reader.is_done:
         exchange.fail("incomplete", "the stream ended without [DONE]")
     elif n_counted and not exchange.token_offsets_ms:

@@ -57,6 +57,8 @@ class Exchange:
     """Arrival of each output token since the request was sent; 4 bytes a token."""
     input_tokens: int | None = None
     output_tokens: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer, by name in lower case: those of `TOLD`."""
     oddities: list[str] = field(default_factory=list)
     """Why the figures of a good answer are less than exact (constants of `answer`)."""
     status: str = "ok"
@@ -68,6 +70,9 @@ class Exchange:
         self.status, self.error = status, error
 
 
+TOLD = (b"content-type", b"content-encoding", b"location")
+"""Headers by which an answer that cannot be read is explained."""
+_MOST_OF_HEADER = 200
 Part = tuple[Exchange, list[Piece], bool]
 """Pieces of an exchange's answer in their order, and whether they are the last."""
 
@@ -231,6 +236,12 @@ class Connection(asyncio.Protocol):
         """What follows a whole answer is no answer to the next request."""
         if self._is_complete and not self._is_second:
             self._is_second, self._whole, self._pieces = True, self._pieces, []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what says of which kind an answer is."""
+        if name.lower() in TOLD and self._exchange is not None and not self._is_second:
+            text = value.decode(errors="replace")
+            self._exchange.headers[name.lower().decode()] = text[:_MOST_OF_HEADER]
 
     def on_headers_complete(self) -> None:
         """Something that speaks HTTP has begun to answer."""

@@ -37,6 +37,13 @@ def connect(
     return connection
 
 
+def _is_duckdb(path: Path) -> bool:
+    """Return whether a file begins as those of DuckDB do; an empty one is a damaged store."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    return not head or head[8:] == b"DUCK"
+
+
 @contextlib.contextmanager
 def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Open a store for reading; InputError: none, held, damaged, or no store of this version."""
@@ -48,6 +55,10 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     if not Path(path).is_file():
         fix = "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
         raise InputError("there is no store here", file=path, fix=fix + "or give --database")
+    if not _is_duckdb(Path(path)):
+        fix = "give the store of a pipeline, e.g. results/sextant.duckdb, or a folder of what "
+        fix += "`sextant load` has written; points of other tools are a --source"
+        raise InputError("it is no store", file=path, field="--database", fix=fix)
     try:
         with connect(path, read_only=True) as store:
             _require_tables(store, path)

@@ -165,10 +165,10 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
             times = answer.serving.requests.inputs.mean
         lines.append(
             f"{_measurement_words(far, name, percentile, times * row.measured_ms)} on "
-            f"{row.gpu_profile_id} with {plural(row.users, 'user')} is far from the law "
+            f"{row.gpu_profile_id} with {plural(row.users, 'user')} is far from what the law says "
             f"({number(times * row.predicted_ms)} ms, 90% interval {number(times * row.low_ms)} to "
-            f"{number(times * row.high_ms)}): it counts there and nearby, and the intervals are "
-            "wider."
+            f"{number(times * row.high_ms)}): near this load the measurement outweighs the "
+            "law, and the intervals are wider."
         )
     if (more := len(answer.contradictions) - _N_CONTRADICTIONS) > 0:
         lines.append(f"{plural(more, 'more measurement')} like that.")
@@ -216,7 +216,8 @@ def _load_lines(answer: PredictedRecommendation) -> list[str]:
     ]
     if replica.checked_at_users not in (None, replica.users):
         lines.append(
-            f"The probability is that of {replica.checked_at_users} users, the next load tried."
+            f"The probability is for {replica.checked_at_users} users, the nearest load above that "
+            "was computed."
         )
 
     use = "" if cost.utilisation is None else f" at {cost.utilisation:.0%} utilisation"
@@ -273,15 +274,18 @@ def _reasons(answer: PredictedRecommendation) -> list[Block]:
 
 def _evidence_line(near: NearMeasurement) -> str:
     alike = "" if near.is_executed_alike else f", executed otherwise ({near.execution})"
-    most = plural(near.users_per_replica, "user") if near.users_per_replica else "no user"
-    if near.users_per_replica == near.most_users_tried:
-        most += " (no more were tried)"
+    most = "not even the fewest users that were tried meet these limits"
+    if near.users_per_replica:
+        users = plural(near.users_per_replica, "user")
+        most = f"these limits hold with up to {users}"
+        if near.users_per_replica == near.most_users_tried:
+            most = f"these limits hold with {users}, the most that were tried"
     engine = " ".join(filter(None, [near.engine, near.engine_version]))
     where = f"{near.gpu_profile_id}{f', {engine}' if engine else ''}"
     return (
         f"{near.llm_id} in {near.precision} ({near.weights_gib:.1f} GiB of weights"
-        f"{alike}) on {where}: {most} within these limits, with {near.input_tokens:.0f} "
-        f"input and {near.output_tokens:.0f} output tokens"
+        f"{alike}) on {where}: {most}, with {near.input_tokens:.0f} input and "
+        f"{near.output_tokens:.0f} output tokens"
     )
 
 

@@ -108,7 +108,8 @@ class DeploymentCard:
         if room:
             load = plural(room.users_per_replica, "user")
             if room.level_users != room.users_per_replica:
-                load += f", judged at {number(room.level_users)}, the next load tried"
+                load += f", judged at {number(room.level_users)} users, the nearest load above "
+                load += "that was tried"
             facts.append(("Load of a replica", load))
             facts += [
                 (text.limit_words(row), text.room_words(row, self.slo)) for row in room.limits

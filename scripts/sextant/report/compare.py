@@ -252,9 +252,9 @@ class StoredAnswers(NamedTuple):
             tables = read_tables(path)
             return cls({slo["slo_id"]: slo for slo in tables["slo"]}, recommendations(tables))
 
-        content = read_json(path)
+        fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
+        content = read_json(path, fix=fix)
         if not (isinstance(content, dict) and {"slos", "recommendations"} <= {*content}):
-            fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
             raise InputError("is not a report", file=path, fix=fix)
         slos = {slo["slo_id"]: slo for slo in content["slos"]}
         return cls(slos, [*map(StoredRecommendation.of_dict, content["recommendations"])])

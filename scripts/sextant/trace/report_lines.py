@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sextant.pages.words import duration_words, joined, percent
+from sextant.pages.words import MINUTE_S, duration_words, joined, percent
 from sextant.trace.reading import some_of
 from sextant.trace.trace_format import DATE_UNITS
 
@@ -31,9 +31,8 @@ def ingest_lines(report: dict[str, Any], out: Path, rejected: Path) -> list[str]
     lines += selection_lines(report)
     if report["n_moved"]:
         late_s = report["most_late_s"]
-        lines.append(
-            f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s"
-        )
+        late = duration_words(late_s) if late_s >= MINUTE_S else f"{late_s:.3g} s"
+        lines.append(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late}")
     if ignored := report["ignored_columns"]:
         lines.append(f"columns left out ({len(ignored)}): {some_of(ignored)}")
     return lines + report.get("notes", [])

@@ -188,8 +188,8 @@ def test_a_wrong_row_is_one_error_with_its_place_and_fix(row, said) -> None:
     ("given", "llm_id", "said"),
     [
         ("nope", "m", "^nope, field '--api-prices': neither.*all, or one.*nebius"),
-        ("", "m", "^field '--api-prices': neither a file nor a provider. Fix: give"),
-        ("all,", "m", "^field '--api-prices': neither a file nor a provider. Fix: give"),
+        ("", "m", "^field '--api-prices': a part of it is empty. Fix: name"),
+        ("all,", "m", "^field '--api-prices': a part of it is empty. Fix: name"),
         ("all", "m", r"no price of m\..*a table with a row of it"),
         ("ovhcloud", "Qwen__Qwen3-14B", "ovhcloud has no price of qwen3-14b.*some of deepinfra"),
     ],
@@ -247,7 +247,7 @@ def test_a_recommendation_compares_with_an_api() -> None:
     said = found["text"]
     assert "\nOwn GPUs or an API:\n  cheap bills" in said
     assert "input tokens (50 % of them cached)" in said and MEAN_NOTE in said
-    assert "as needed are cheaper with probability < 0.01." in said
+    assert "with probability < 0.01 the replicas that are needed cost less than the API." in said
     assert "Prices: mine.csv (no date)." in said
     with pytest.raises(InputError, match=r"nope, field '--api-prices'"):
         sextant("recommend", *ASKED, *LENGTHS, "--users", 8, "--api-prices", "nope")

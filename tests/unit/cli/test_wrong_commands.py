@@ -2,12 +2,15 @@
 
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from command import sextant
+from sextant.base.errors import InputError
 from sextant.cli.app import app, main
 from support import ROOT
 
@@ -104,3 +107,21 @@ def test_without_a_command_the_help_is_printed(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code and "recommend" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("to", "said"), [(">&-", "is closed"), ("> /dev/full", "No space left")])
+def test_a_standard_output_that_takes_nothing_is_an_error(to, said):
+    program = "from sextant.cli.app import main; main()"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} --version {to}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2 and "standard output" in done.stderr and said in done.stderr
+
+
+def test_nobody_is_told_to_delete_a_file_of_his_own(tmp_path):
+    own = tmp_path / "own.csv"
+    own.write_text("a,b\n1,2\n")
+    asked = ("recommend", "--llm", "x", "--users", 1, "--ttft-ms", 5, "--database", own)
+    for command in (asked, ("compare", own, own)):
+        with pytest.raises(InputError, match=r"own\.csv.*Fix: give (a|the) ") as error:
+            sextant(*command)
+        assert "delete it" not in str(error.value)

@@ -157,10 +157,12 @@ def test_room_price_and_loss_of_users_by_hand():
     ten = measure_headroom(CURVE, replace(LIMITS, users=10), replicas=3, usd_per_hour=7.3)
     assert ten.users_per_replica == 4 and ten.requests_per_s == pytest.approx(10 / 2.1)
     lines = headroom_lines(found, LIMITS)
-    assert "A replica gets 3 users (judged at 4, the next load tried); 90% intervals" in lines[1]
+    assert (
+        "gets 3 users (judged at 4 users, the nearest load above that was tried); 90%" in lines[1]
+    )
     rooms = [replace(room, lo_ms=None, hi_ms=None) for room in found.limits]
     unknown = replace(found, limits=tuple(rooms))
-    assert headroom_lines(unknown, LIMITS)[1].endswith("the next load tried):")
+    assert headroom_lines(unknown, LIMITS)[1].endswith("the nearest load above that was tried):")
     assert lines[2] == (
         "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % below it; at least 32 users, as no "
         "more than 8 users a replica were tried (20 more than asked)"

@@ -323,3 +323,26 @@ def test_a_server_cannot_make_up_an_input() -> None:
     said = b"".join(event(n, int("7" * 19)) for n in (1, 2, 3)) + DONE
     read_part((exchange, [(2, said)], True))
     assert row_of(exchange)["input_tokens"] == 4 and OTHER_INPUT in exchange.oddities
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "said"),
+    [
+        ("200 OK\r\nContent-Encoding: gzip", b"\x1f\x8b\x08", "compressed (gzip)"),
+        ("200 OK\r\nContent-Type: application/json", b'{"usage": {}}', "one JSON object"),
+        ("200 OK\r\nContent-Type: text/html; charset=utf-8", b"<html>login", "is text/html"),
+        (
+            "307 Moved\r\nLocation: http://other/v1",
+            b"",
+            "HTTP 307: it redirects to http://other/v1",
+        ),
+    ],
+)
+def test_an_answer_that_is_no_stream_is_named_by_its_cause(head, body, said):
+    async def answer(_, writer) -> None:
+        length = f"\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(f"HTTP/1.1 {head}{length}".encode() + body)
+
+    with StubServer(answer) as server:
+        result = load(server.url, duration_s=0.2)
+    assert said in result.log.first_failure
