@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -238,24 +238,6 @@ def _is_repeated(points: pd.DataFrame) -> bool:
     return is_one and all(is_one_setup(part) for _, part in points.groupby("gpu_profile_id"))
 
 
-def _without_gaps(case: Case) -> tuple[Case, list[str]]:
-    """Return the case without limits on the time between tokens where all answers have one token,
-    and a sentence that says so. A limit that is the only one stays."""
-    slo = case.question.slo
-    points = case.source.characterization.points
-    output_tokens = points.loc[points["llm_id"] == case.llm_id, "output_tokens"].dropna()
-    gaps = [name for name in ("itl", "tpot") if name in slo.limits]
-    if output_tokens.empty or (output_tokens > 1).any() or not gaps or len(gaps) == len(slo.limits):
-        return case, []
-    unlimited: dict[str, Any] = {
-        f"{name}_{field}": None for name in gaps for field in ("ms", "percentile")
-    }
-    names = " and ".join(METRICS[name] for name in gaps)
-    said = f"Answers have one token: they have no {names}, and none to miss."
-    question = replace(case.question, slo=replace(slo, **unlimited))
-    return replace(case, question=question), [said]
-
-
 def recommend_measured(case: Case) -> MeasuredRecommendation:
     """Size the replicas by the LLM's own points.
 
@@ -263,7 +245,6 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         InputError: the LLM was measured on no candidate, a point is ambiguous, or a risk is asked
             for and no interval is known.
     """
-    case, gap_notes = _without_gaps(case)
     question = case.question
     slo = question.slo
     measured = _MeasuredCase.of(case)
@@ -310,7 +291,6 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
             *case.source.left_out_notes,
             *case.assumed_notes(),
             *judgements(measured.points, measured.latencies, slo),
-            *gap_notes,
             *([_REPEATED] if _is_repeated(measured.points) else []),
             *measured.rate_notes(chosen),
             *no_api_note(question, chosen, api),

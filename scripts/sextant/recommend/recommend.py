@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from sextant.answer.certainty import list_frontier, price_certainty
 from sextant.answer.drafting import DraftGain, drafting_notes
@@ -12,8 +13,11 @@ from sextant.answer.words import chance_words
 from sextant.ask.case import Case, read_case
 from sextant.ask.question import Question
 from sextant.ask.variation import Variant
+from sextant.base.errors import InputError
 from sextant.deploy.settings import settings_of
+from sextant.facts.slo import METRICS
 from sextant.law.energy import Energy as EnergyLaw
+from sextant.points.frame import LENGTHS
 from sextant.recommend.cost import (
     answer_energy,
     api_comparison,
@@ -57,7 +61,7 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
     """
-    case = read_case(question)
+    case = _without_gaps(read_case(question))
     if case.is_answered_by_points or case.is_answered_by_rates or case.is_answered_by_failures:
         measured = recommend_measured(case)
         if measured.has_option or not _is_predictable(case):
@@ -69,6 +73,36 @@ def recommend_llm(question: Question, variants: Sequence[Variant] = ()) -> Recom
     decision, gains = decide_case(case)
     answer = _answer(decision, gains, case.outside_clauses())
     return replace(answer, variations=vary_predicted(decision, variants))
+
+
+def _without_gaps(case: Case) -> Case:
+    """Return the case without limits on the time between tokens where all answers have one token,
+    with a note that says so. Where no other limit is left, the case is as it was.
+
+    Raises InputError: requests that are predicted have no other limit.
+    """
+    question = case.question
+    slo = question.slo
+    gaps = [name for name in ("itl", "tpot") if name in slo.limits]
+    points = case.source.characterization.points
+    measured = points.loc[points["llm_id"] == case.llm_id, "output_tokens"].dropna()
+    are_measured = len(measured) > 0 and not (measured > 1).any()
+    is_one = question.requests is None and (are_measured or case.mean_lengths[LENGTHS[1]] <= 1)
+    if not gaps or not is_one:
+        return case
+    if len(gaps) == len(slo.limits):
+        if case.is_answered_by_points:
+            return case
+        problem = "answers of 1 token have no time between tokens"
+        fix = "limit the TTFT or the E2E (--ttft-ms, --e2e-ms)"
+        raise InputError(problem, field=f"--{gaps[0]}-ms", fix=fix)
+    unlimited: dict[str, Any] = {
+        f"{name}_{field}": None for name in gaps for field in ("ms", "percentile")
+    }
+    names = " and ".join(METRICS[name] for name in gaps)
+    said = f"Answers have one token: they have no {names}, and none to miss."
+    question = replace(question, slo=replace(slo, **unlimited))
+    return replace(case, question=question, notes=(*case.notes, said))
 
 
 def _is_predictable(case: Case) -> bool:

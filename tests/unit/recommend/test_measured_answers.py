@@ -175,3 +175,16 @@ def test_capacity_refuses_a_server_that_fails_half_of_its_requests(tmp_path):
     command = ["capacity", "--source", str(folder(tmp_path, FAILED)), "--llm", LLM]
     with pytest.raises(InputError, match=r"50 % of the requests failed with 1 user.*--max-failed"):
         CliRunner().invoke(app, [*command, *AT_10, *ON_H100], catch_exceptions=False)
+
+
+def test_answers_of_one_token_have_no_tpot_to_miss_at_a_rate_either(tmp_path):
+    one = [near(users, 0.1) | {"output_tokens": 1.0} for users in (1, 4)]
+    rows = [{k: v for k, v in row.items() if "tpot" not in k} for row in one]
+    own = folder(tmp_path, rows)
+    done = asked(own, *AT_10, *ON_H100)
+    assert done.exit_code == 0 and "nan" not in done.output
+    assert "Answers have one token: they have no TPOT, and none to miss." in done.output
+    assert "TPOT ≤" not in done.output
+    command = ["recommend", "--source", str(own), "--llm", LLM, *AT_10[:2], "--tpot-ms", "40"]
+    with pytest.raises(InputError, match=r"--tpot-ms.*no time between tokens"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
