@@ -98,7 +98,7 @@ def test_a_load_measured_beyond_a_limit_is_never_called_met(qwen, tmp_path, rows
         assert row["users_per_replica"] < min(rows)
     named = {(row["users"], row["latency"]) for row in answer["contradictions"]}
     assert {(users, "itl") for users in rows} <= named
-    assert "is far from the law" in answer["text"] and "nTTFT of" not in answer["text"]
+    assert "is far from what the law says" in answer["text"] and "nTTFT of" not in answer["text"]
     bad = recommended(replace(asked, slo=replace(LIMITS, itl_ms=150.0, users=max(rows))))
     assert bad["latency"]["itl_ms"] == pytest.approx(rows[max(rows)], rel=0.15)
 
