@@ -33,6 +33,8 @@ from sextant.pages.words import number, percent, plural
 _TEMPLATES = Path(__file__).parent
 _SORT_SCRIPT = _TEMPLATES / "sort.js"
 _LONGEST_NAME = 100
+_CODE = re.compile(r"`((?:sextant|make|snakemake|python|pip|--)[\w ./=,:*<>-]*|[\w./-]+\.\w+|\w+)`")
+"""What we put between backticks; a stranger's name with backticks in it stays text."""
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
@@ -57,8 +59,8 @@ def render(template: Path, facts: Mapping[str, Any]) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Return escaped text; words between backticks are code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    """Return escaped text; commands, options and names of files between backticks are code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:

@@ -5,6 +5,7 @@ import math
 from html.parser import HTMLParser
 
 import pandas as pd
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +115,16 @@ NASTY = st.text(st.sampled_from("<>&\"'`/=!-aescript \n{}%"), min_size=1) | st.t
 @example("`<b>`")
 def test_no_text_opens_a_tag_or_an_attribute(text):
     assert tags_of(text) == tags_of("x" * max(len(text), 1))
+
+
+@pytest.mark.parametrize("name", ["`${alert(1)}`", "` `", "`<b>`", "`a b`.json", "`a&b`"])
+def test_backticks_in_a_name_are_text(name):
+    assert "<code>" not in as_page(Document("T", [Note(name)]))
+
+
+def test_commands_and_files_between_backticks_are_code():
+    text = "Run `sextant plan --budget-hours 20`, or `make demo`; see `run.json` and `metrics`."
+    assert as_page(Document("T", [Note(text)])).count("<code>") == 4
 
 
 def test_a_script_is_named_in_the_policy_of_its_page():
