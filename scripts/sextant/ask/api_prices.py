@@ -15,13 +15,24 @@ from sextant.base.resources import resource
 from sextant.base.sheets import load_sheet
 from sextant.facts import gpu
 from sextant.pages import blocks
-from sextant.pages.words import DAY_S, HOUR_S, chance, duration_words, number, per_second, percent
+from sextant.pages.words import (
+    DAY_S,
+    HOUR_S,
+    chance,
+    duration_words,
+    number,
+    per_second,
+    percent,
+    plural,
+)
 
 if TYPE_CHECKING:
     from sextant.workload.requests import RequestStream
 
 API_PRICES = resource("api_prices.csv")
 MEAN_NOTE = "The rate is taken as the mean of a month: it has to count nights and weekends."
+_N_IN_TEXT = 6
+"""Providers that the text lists, the cheapest; a page lists all."""
 _NEARLY = 0.99
 """Share of a day or a week that counts as whole: a trace ends with its last request."""
 _SERVED_AS = re.compile(r"(-(fp8|fp4|nvfp4|mxfp4|bf16|int[48]|awq|gptq|w[48]a\d+|dynamic))+$")
@@ -304,7 +315,9 @@ def api_section(api: ApiComparison | None) -> list[blocks.Block]:
                 number(offer.price.output_usd_per_mtok),
             ]
         )
-    table = blocks.Table(header, cells, note=note, n_rows_in_text=6)
+    if (n_more := len(cells) - _N_IN_TEXT) > 0:
+        note += f" {plural(n_more, 'more provider')}, each dearer, in JSON and on the page."
+    table = blocks.Table(header, cells, note=note, n_rows_in_text=_N_IN_TEXT)
 
     billed = api.billed
     cached = f" ({percent(billed.cached_share)} of them cached)" if billed.cached_share else ""

@@ -300,3 +300,11 @@ def test_capacity_compares_with_an_api() -> None:
         assert saved == pytest.approx(found["schedule"]["saved"])
     assert "6.08 minutes: without nights and weekends." in found["text"]
     assert found["text"].index("Own GPUs or an API") < found["text"].index("GPU profiles:")
+
+
+def test_providers_that_the_text_leaves_out_are_counted() -> None:
+    load = ("--request-rate", 8, "--api-prices", "all")
+    found = json.loads(sextant("recommend", *ASKED, *LENGTHS, *load, "--format", "json"))
+    n_more = len(found["api"]["providers"]) - 6
+    assert n_more > 0
+    assert f" {n_more} more providers, each dearer, in JSON and on the page." in found["text"]
