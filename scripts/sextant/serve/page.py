@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from sextant.api.groups import OptionField
 from sextant.facts.llm import SHIPPED
 from sextant.pages.page import render
-from sextant.serve.questions import options_by_keyword
+from sextant.serve.questions import help_of, options_by_keyword
 
 _FOLDER = Path(__file__).parent
 _LOADS = ("users", "request_rate", "tokens_per_day", "usd_per_month")
@@ -21,7 +21,14 @@ _LIMITS = {
     "e2e_ms": ("Time to the last token", 95, ""),
 }
 """Words, percentile and milliseconds of each limit, as the page opens."""
-_SIZES = ("parameters", "active_parameters", "layers", "kv_bytes_per_token", "weight_gib")
+_SIZES = {
+    "parameters": "Parameters",
+    "active_parameters": "Active parameters",
+    "layers": "Layers",
+    "kv_bytes_per_token": "KV cache of a token, in bytes",
+    "weight_gib": "Weights, in GiB",
+}
+"""Words of each size of an LLM."""
 _SHOWN = (
     *(*_LOADS, *_LIMITS, *_SIZES, "input_tokens", "output_tokens", "llm", "hf_config"),
     *("trace", "llm_in_trace", "service_in_trace", "gpu_profiles", "prices", "measured_only"),
@@ -47,9 +54,9 @@ class Entry(NamedTuple):
         """Return the entry of an option."""
         (kind, *_) = option.kinds
         if get_origin(kind) is Literal:
-            return cls(option.keyword, option.info.help, "choice", get_args(kind))
+            return cls(option.keyword, help_of(option), "choice", get_args(kind))
         names = {bool: "flag", int: "number", float: "number"}
-        return cls(option.keyword, option.info.help, names.get(kind, "text"))
+        return cls(option.keyword, help_of(option), names.get(kind, "text"))
 
 
 @cache
@@ -65,7 +72,7 @@ def asking_page() -> tuple[str, str]:
         "llms": sorted((path.stem for path in SHIPPED.glob("*.json")), key=_by_name),
         "first_llm": _FIRST_LLM,
         "limits": _LIMITS,
-        "sizes": [options[name] for name in _SIZES],
+        "sizes": {name: (words, help_of(options[name])) for name, words in _SIZES.items()},
         "formats": sorted(published_formats()),
         "profiles": sorted(offered_profiles(), key=str.casefold),
         "providers": providers(),

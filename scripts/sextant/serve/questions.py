@@ -84,7 +84,7 @@ def body_schema(command: str) -> dict[str, Any]:
     """Return the JSON schema of a command's body."""
     fields: dict[str, Any] = {}
     for keyword, option in options_by_keyword(command).items():
-        kind, description = _ATTACHED.get(keyword, (_kind_in_json(option), option.info.help))
+        kind, _ = _ATTACHED.get(keyword, (_kind_in_json(option), ""))
         default = ... if option.default is inspect.Parameter.empty else option.default
         if default is None:
             kind = kind | None
@@ -92,7 +92,7 @@ def body_schema(command: str) -> dict[str, Any]:
             default = None
         info = option.info
         least, most = getattr(info, "min", None), getattr(info, "max", None)
-        fields[keyword] = (kind, Field(default, description=description, ge=least, le=most))
+        fields[keyword] = (kind, Field(default, description=help_of(option), ge=least, le=most))
     config = ConfigDict(extra="forbid")
     model: type[BaseModel] = create_model(command.title(), __config__=config, **fields)
     schema = model.model_json_schema()
@@ -100,6 +100,12 @@ def body_schema(command: str) -> dict[str, Any]:
         if said.get("default", ...) is None:
             del said["default"]
     return schema
+
+
+def help_of(option: OptionField) -> str:
+    """Return what an option means in a request, which names no path."""
+    _, description = _ATTACHED.get(option.keyword, (None, option.info.help))
+    return description
 
 
 def _kind_in_json(option: OptionField) -> Any:
