@@ -26,12 +26,17 @@ _BY = {"engine": "engine ", "llm_kind": "LLM: ", "training": ""}
 def comparison_document(comparison: Comparison) -> Document:
     """Return the tables of a comparison; its data are `Comparison.to_dict`."""
     blocks: list[Block] = []
+    if comparison.scenarios:
+        scored = [row for row in comparison.predictors if row["so_score"] is not None]
+        source = comparison.scenarios[0]["source"]
+        blocks.append(score_key_figures(scored))
+        blocks += score_charts(source, [row for row in scored if row["overspend"] is not None])
     for name, groups in comparison.groups.items():
         of = _HELD_OUT[comparison.hold_out]
         title = f"{name}, each {of} predicted from the other {of}s"
         metrics = dict.fromkeys(each.metric for each in groups)
         blocks.append(Section(title, [accuracy_table(groups, metric) for metric in metrics]))
-    if blocks:
+    if comparison.groups:
         blocks.append(Facts(_LEGEND))
     blocks += [Note(sentence, "warning") for sentence in comparison.left_out]
 
@@ -42,10 +47,6 @@ def comparison_document(comparison: Comparison) -> Document:
         for key in each.figures.flat(each.metric)
     }
     if comparison.scenarios:
-        scored = [row for row in comparison.predictors if row["so_score"] is not None]
-        source = comparison.scenarios[0]["source"]
-        blocks.append(score_key_figures(scored))
-        blocks += score_charts(source, [row for row in scored if row["overspend"] is not None])
         for rows in (comparison.predictors, comparison.scenarios):
             table = pd.DataFrame(rows)
             labels = {column: column for column in table if column not in accuracies}
