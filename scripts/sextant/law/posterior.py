@@ -18,6 +18,9 @@ FREEDOM = 4.0
 """Degrees of freedom of the errors."""
 START_NOISE = (0.15, 0.10)
 """Scale of the errors of log nTTFT and log ITL before any measurement."""
+_FARTHEST = float(np.log(20.0))
+"""How far an effect that nothing is known of is drawn at most: a factor of 20. Student's t of 2
+degrees of freedom knows no bounds, and a latency of 10^17 ms no law."""
 _NUMBERS_AT_ONCE = 8192
 
 
@@ -233,7 +236,7 @@ class Posterior(NamedTuple):
             if np.isfinite(freedom):
                 unit /= _root(seed, stream, n, freedom)
             sd = self.spread.get(group, design.sd[column])
-            drawn[:, column] = design.mean[column] + sd * unit
+            drawn[:, column] = design.mean[column] + np.clip(sd * unit, -_FARTHEST, _FARTHEST)
         return drawn
 
     def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
