@@ -70,17 +70,17 @@ def _time_tokens(exchange: Exchange, reader: AnswerReader) -> None:
 
 def _said(exchange: Exchange, reader: AnswerReader) -> str:
     """Return what an answer with another status says: of a redirect, where to."""
-    if location := exchange.headers.get("location"):
+    if location := exchange.head.headers.get("location"):
         return f"it redirects to {location}; give that as --base-url"
     return reader.beginning
 
 
 def _without_usage(exchange: Exchange) -> str:
     """Return why an answer has no counts of tokens, by its headers."""
-    encoding = exchange.headers.get("content-encoding", "identity")
+    encoding = exchange.head.headers.get("content-encoding", "identity")
     if encoding != "identity":
         return f"the answer is compressed ({encoding}), which was not asked for"
-    kind = exchange.headers.get("content-type", "").partition(";")[0].strip()
+    kind = exchange.head.headers.get("content-type", "").partition(";")[0].strip()
     if kind == "application/json":
         return "the answer is one JSON object and no stream: the server ignores `stream`"
     if kind not in ("", "text/event-stream"):
@@ -101,8 +101,8 @@ def _judge(exchange: Exchange, reader: AnswerReader) -> None:
     exchange.status = "ok"
     n_wanted = request.output_tokens
     n_counted = exchange.output_tokens
-    if exchange.http_status != 200:
-        exchange.fail("http_error", f"HTTP {exchange.http_status}: {_said(exchange, reader)}")
+    if exchange.head.http_status != 200:
+        exchange.fail("http_error", f"HTTP {exchange.head.http_status}: {_said(exchange, reader)}")
     elif reader.error or reader.is_error:
         exchange.fail("incomplete", reader.error or "the server broke off: an event 'error'")
     elif n_counted is None or exchange.input_tokens is None:

@@ -41,6 +41,15 @@ class ExchangeTimes:
     ended_ns: int = 0
 
 
+@dataclass(slots=True)
+class AnswerHead:
+    """What an answer begins with."""
+
+    http_status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """By name in lower case: those of `TOLD`."""
+
+
 @dataclass(slots=True, eq=False)
 class Exchange:
     """A request in flight, then its outcome."""
@@ -52,13 +61,11 @@ class Exchange:
     is_split: bool = False  # handed over in several parts
     replica: int = 0
     n_bytes: int = 0
-    http_status: int = 0
+    head: AnswerHead = field(default_factory=AnswerHead)
     token_offsets_ms: "array[float]" = field(default_factory=lambda: array("f"))
     """Arrival of each output token since the request was sent; 4 bytes a token."""
     input_tokens: int | None = None
     output_tokens: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    """Of the answer, by name in lower case: those of `TOLD`."""
     oddities: list[str] = field(default_factory=list)
     """Why the figures of a good answer are less than exact (constants of `answer`)."""
     status: str = "ok"
@@ -187,7 +194,7 @@ class Connection(asyncio.Protocol):
         exchange.times.ended_ns = self.idle_since_ns = time.monotonic_ns()
         exchange.status, exchange.error = status, error
         pieces, self._pieces = self._whole if self._is_second else self._pieces, []
-        if status == "ok" and (exchange.http_status != 200 or not _has_end(pieces)):
+        if status == "ok" and (exchange.head.http_status != 200 or not _has_end(pieces)):
             exchange.status = "incomplete"  # until it has been read
         self._keep((exchange, pieces, True))
         self._on_end(self, exchange)
@@ -225,7 +232,7 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code() if self._was_answered else 0
         # An answer may end with its connection; of an error, the status says all.
         if exc is None and (_has_end(self._pieces) or status >= 300):
-            self._exchange.http_status = status
+            self._exchange.head.http_status = status
             self._end()
         else:
             self._fail(exc or ConnectionResetError("the server closed the connection"))
@@ -241,7 +248,7 @@ class Connection(asyncio.Protocol):
         """Keep what says of which kind an answer is."""
         if name.lower() in TOLD and self._exchange is not None and not self._is_second:
             text = value.decode(errors="replace")
-            self._exchange.headers[name.lower().decode()] = text[:_MOST_OF_HEADER]
+            self._exchange.head.headers[name.lower().decode()] = text[:_MOST_OF_HEADER]
 
     def on_headers_complete(self) -> None:
         """Something that speaks HTTP has begun to answer."""
@@ -260,7 +267,7 @@ class Connection(asyncio.Protocol):
         """The answer is whole, unless it only announces another (100 Continue)."""
         status = self._parser.get_status_code()
         if status >= 200 and not self._is_second:
-            self._exchange.http_status = status  # type: ignore[union-attr]  # it is set
+            self._exchange.head.http_status = status  # type: ignore[union-attr]  # it is set
             self._is_complete = True
             self._is_kept_alive = self._parser.should_keep_alive()  # known only now
 

@@ -231,7 +231,7 @@ class LoadRun(ABC):
         exchange = part[0]
         if not read_part(part, self._keys) or self._broken:
             return
-        if self._is_refused and exchange.http_status in _REFUSALS:
+        if self._is_refused and exchange.head.http_status in _REFUSALS:
             where = self.addresses[exchange.replica].base_url
             problem = f"{where} refuses the requests: {exchange.error}"
             self._broken = InputError(problem, field="api_key_env", fix=_FIX)

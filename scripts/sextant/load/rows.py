@@ -70,7 +70,8 @@ class RequestLog:
         else:
             self.n_failed += 1
             is_http = exchange.status == "http_error"
-            kind = f"HTTP {exchange.http_status}" if is_http else exchange.status.replace("_", " ")
+            http_status = exchange.head.http_status
+            kind = f"HTTP {http_status}" if is_http else exchange.status.replace("_", " ")
             self.failures[kind] += 1
             self.first_failure = self.first_failure or exchange.error
         request = exchange.request

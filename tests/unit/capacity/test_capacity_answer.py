@@ -238,16 +238,15 @@ def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, last
 LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
 BAD = [
     ((), "there is no traffic", "--trace, --request-rate"),
-    (("--request-rate", 0, *LENGTHS), "range", "--request-rate"),
+    (("--request-rate", 0, *LENGTHS), "0 is not a rate", "--request-rate"),
     (("--request-rate", 1e5, "--duration", "1min", *LENGTHS), "6,000,000 requ", "--duration"),
     (("--trace", "T", "--request-rate", 5), "the trace has its own", "--request-rate"),
     (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
     (("--trace", "T", "--window", "0s"), "not a time", "--window"),
     (("--trace", "T", "--goodput", 1.5), "not a share", "--goodput"),
-    (("--trace", "T", "--max-failed", -0.1), "not a share", "--max-failed"),
+    (("--trace", "T", "--max-failed", -0.1), "-0.1 should be", "--max-failed"),
     (("--trace", "T", "--risk", 1), "not a risk", "--risk"),
     (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
-    (("--trace", "T", "--timeout-s", -1), "not above 0", "--timeout-s"),
     (("--trace", "T", "--draws", 8, "--risk", 0.01), "8 draws.*risk.*--draws 100 or", "--draws"),
     (("--trace", "T", "--llm-in-trace", "gpt"), "no request of the LLM 'gpt'", "--llm-in-trace"),
 ]

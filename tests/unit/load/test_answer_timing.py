@@ -21,7 +21,7 @@ def read(
     prompt = Text("a" * 8, 8) if form.pop("is_text", False) else np.arange(8)
     times = ExchangeTimes(scheduled_ns=SENT_NS, ready_ns=SENT_NS, sent_ns=SENT_NS)
     exchange = Exchange(prepare("m", "r", prompt, n, form=Form(**form)), 0, times)
-    exchange.http_status = 200
+    exchange.head.http_status = 200
     times_ms = times_ms or [TTFT_MS + ITL_MS * place for place in range(len(events))]
     times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
     texts = [text.encode() for text in [*events, end]]

@@ -48,7 +48,7 @@ GOOD = event(1) + event(2) + DONE
 def an_exchange(n_output: int = 3) -> Exchange:
     times = ExchangeTimes(scheduled_ns=1, ready_ns=1, sent_ns=1)
     exchange = Exchange(prepare("m", "r", np.arange(4), n_output), 0, times)
-    exchange.http_status = 200
+    exchange.head.http_status = 200
     return exchange
 
 

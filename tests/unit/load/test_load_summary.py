@@ -69,7 +69,7 @@ def summary(rows: list[dict], limits_ms: dict[str, float], **cell) -> LoadSummar
             setattr(exchange, name, row[name])
         exchange.token_offsets_ms.extend(row["token_offsets_ms"])
         if row["status"] == "http_error":
-            exchange.http_status = int(row["error"][5:8])
+            exchange.head.http_status = int(row["error"][5:8])
         log.add(exchange)
     with TemporaryDirectory() as folder:
         run = read_cell(write_cell(Path(folder), rows, **cell)).run
