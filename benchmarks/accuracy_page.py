@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from sextant.ask.source import load_sources, todays_sources
-from sextant.judge.accuracy import predict_held_out, prediction_table
-from sextant.judge.figures import Figures, group_figures
+from sextant.judge.accuracy import predict_held_out
+from sextant.judge.figures import Figures, group_figures, prediction_table
 from sextant.judge.known import LLM_KINDS
 from sextant.judge.task import Task, task_of_characterization
 from sextant.pages.words import plural

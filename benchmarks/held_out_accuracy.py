@@ -16,8 +16,8 @@ import pandas as pd
 from joblib import cpu_count
 
 from sextant.ask.source import load_sources
-from sextant.judge.accuracy import predict_held_out, prediction_table
-from sextant.judge.figures import METRICS, accuracy
+from sextant.judge.accuracy import predict_held_out
+from sextant.judge.figures import METRICS, accuracy, prediction_table
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law import roofline
 from sextant.law.terms import LAW

@@ -23,8 +23,8 @@ from sextant.base.sheets import load_sheet, read_yaml
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
-from sextant.judge.accuracy import predict_rows, prediction_table
-from sextant.judge.figures import accuracy
+from sextant.judge.accuracy import predict_rows
+from sextant.judge.figures import accuracy, prediction_table
 from sextant.judge.known import KNOWN
 from sextant.judge.task import Task
 from sextant.points.cell_files import read_run

@@ -54,9 +54,9 @@ def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
     done = sextant("explain", *llm, *chosen)
     assert done.returncode == 0, done.stderr
     assert "reading the weights" in done.stdout
-    done = sextant("recommend", *llm, *limits, "--risk", "1e-9", "--gpu-profiles", "1xA10-24GB")
+    done = sextant("recommend", *llm, *limits, "--risk", "0.001", "--gpu-profiles", "1xA10-24GB")
     assert done.returncode == 3
-    assert "with probability 0.999999999 or more" in done.stdout
+    assert "with probability 0.999 or more" in done.stdout
 
 
 def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:

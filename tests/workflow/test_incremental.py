@@ -109,7 +109,7 @@ ADDITIONS: dict[str, Change] = {
 TWISTS: dict[str, Change] = {
     "nothing": nothing,
     "another price": replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"),
-    "another SLO": replace("config/demo/slos.tsv", "chat\t3", "chat\t3.5"),
+    "another SLO": replace("config/demo/slos.tsv", "chat\t0.5", "chat\t0.6"),
     "an edit of the whole library": edit("sextant/**/*.py"),
 }
 SUBSETS = [

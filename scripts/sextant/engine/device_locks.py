@@ -89,6 +89,6 @@ def n_other_processes(devices: Collection[int | str], pids: Collection[int]) -> 
             for handle in handles
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ]
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):  # or the driver is too old
         return None
     return len({*running} - own) if devices else None

@@ -1,6 +1,6 @@
 """Held-out predictions: each point beside what a fit says that has not seen its kind."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -11,14 +11,11 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.judge.figures import METRICS, crps_of_logs
 from sextant.judge.folds import share_lengths
-from sextant.judge.known import how_known
 from sextant.judge.task import Task
 from sextant.pages.words import plural
-from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
+from sextant.points.frame import TARGETS, FactTables, at_percentile
 from sextant.predict.predictor import (
-    JOULES,
     Draws,
     JointPredictor,
     TrainingRows,
@@ -51,7 +48,8 @@ class HeldOutPredictions(NamedTuple):
     samples_ms: np.ndarray | None
     """Joint draws of nTTFT and ITL, (draws, rows, 2); None of a predictor that does not draw."""
     predicted: pd.DataFrame  #: `nttft_ms, itl_ms`, and with draws the bounds of the 90% intervals.
-    known: pd.DataFrame  #: How well each point's deployment is known (`how_known`).
+    training: pd.DataFrame  #: The points that the fit has seen.
+    facts: FactTables  #: Of the LLMs and GPU profiles of both.
 
 
 def predict_held_out(
@@ -163,7 +161,7 @@ def predict_rows(
     """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
     training = points[~rows]
     held_out = points[rows]
-    known = how_known(held_out, training, task.facts)
+    seen = training
     if not task.has_fixed_lengths:
         training, held_out = share_lengths(training, held_out)
 
@@ -177,42 +175,10 @@ def predict_rows(
     model.fit(TrainingRows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
     X = design.iloc[len(training) :]
     if not isinstance(model, JointPredictor):
-        return HeldOutPredictions(fold, held_out, None, model.predict(X), known)
+        return HeldOutPredictions(fold, held_out, None, model.predict(X), seen, task.facts)
 
     samples_ms = model.sample(X)
     predicted = Draws(X, samples_ms).summary()
     joules = model.energy(training, held_out, task.facts, samples_ms[..., 1])
     predicted = predicted if joules is None else predicted.join(joules)
-    return HeldOutPredictions(fold, held_out, samples_ms, predicted, known)
-
-
-def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
-    """Return one row per held-out point, with its measured and predicted latencies.
-
-    Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`, `KNOWN`; and for each of
-    `METRICS` `<metric>_ms` as measured, `<metric>_predicted_ms`, the 90% interval `<metric>_lo_ms,
-    <metric>_hi_ms` and `<metric>_crps` (`crps_of_logs`), null without draws. Where energy is
-    predicted, `energy_j_per_token` and so on.
-    """
-    parts = []
-    for fold, points, samples_ms, predicted, known in held_out:
-        part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold).join(known)
-        # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
-        for metric, target in METRICS.items():
-            stem = target.removesuffix("_ms")
-            tokens = points["input_tokens"] if metric == "ttft" else 1
-            part[f"{metric}_ms"] = points[target] * tokens
-            part[f"{metric}_crps"] = np.nan
-            if samples_ms is not None:
-                column = TARGETS.index(target)
-                measured_ms = points[target].where(points[target] > 0).to_numpy(float)
-                part[f"{metric}_crps"] = crps_of_logs(samples_ms[..., column], measured_ms)
-            part[f"{metric}_predicted_ms"] = predicted[f"{stem}_ms"] * tokens
-            for bound in ("lo_ms", "hi_ms"):
-                part[f"{metric}_{bound}"] = predicted.get(f"{stem}_{bound}", np.nan) * tokens
-        if JOULES[0] in predicted:
-            part["energy_j_per_token"] = points["energy_j_per_token"].where(lambda it: it > 0)
-            joules = ("energy_predicted_j_per_token", *JOULES[1:])
-            part[[*joules]] = predicted[JOULES]
-        parts.append(part)
-    return pd.concat(parts).sort_index()
+    return HeldOutPredictions(fold, held_out, samples_ms, predicted, seen, task.facts)

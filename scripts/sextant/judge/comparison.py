@@ -16,10 +16,9 @@ from sextant.judge.accuracy import (
     HoldOut,
     Statistic,
     predict_held_out,
-    prediction_table,
 )
 from sextant.judge.evaluate import evaluate_predictor, fit_of
-from sextant.judge.figures import GroupFigures, accuracy, group_figures
+from sextant.judge.figures import GroupFigures, accuracy, group_figures, prediction_table
 from sextant.judge.random_slos import random_slos
 from sextant.judge.score import mean_scores
 from sextant.judge.task import task_of_characterization

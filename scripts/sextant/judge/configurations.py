@@ -34,7 +34,7 @@ def fit_result(held_out: Sequence[HeldOutPredictions], seconds: float) -> FitRes
     """Return held-out predictions as a fit on the task of `separate_configurations` has them."""
     parts = []
     draws = []
-    for fold, points, samples_ms, predicted, _ in held_out:
+    for fold, points, samples_ms, predicted, *_ in held_out:
         named = as_options(points)
         # A point that was measured again has the same prediction.
         is_first = (points["users"].notna() & ~named.duplicated(KEYS)).to_numpy()

@@ -1,13 +1,19 @@
-"""Figures of a `prediction_table`: errors, intervals and their width, by engine and by kind."""
+"""Held-out points beside their predictions (`prediction_table`), and figures of such a table.
 
-from collections.abc import Iterator
+Figures are errors, intervals and their width, by engine and by kind.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.judge.known import LLM_KINDS
+from sextant.judge.accuracy import HeldOutPredictions
+from sextant.judge.known import LLM_KINDS, how_known
+from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS
+from sextant.predict.predictor import JOULES
 
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
 """Judged metrics, and the target that gives each."""
@@ -85,6 +91,39 @@ def crps_of_logs(samples: np.ndarray, measured: np.ndarray) -> np.ndarray:
     weights = (2 * np.arange(1, n + 1) - n - 1) / n**2
     off = np.abs(logs - np.log(measured)).mean(axis=0)
     return np.asarray(off - weights @ logs)
+
+
+def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
+    """Return one row per held-out point, with its measured and predicted latencies.
+
+    Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`, `KNOWN`; and for each of
+    `METRICS` `<metric>_ms` as measured, `<metric>_predicted_ms`, the 90% interval `<metric>_lo_ms,
+    <metric>_hi_ms` and `<metric>_crps` (`crps_of_logs`), null without draws. Where energy is
+    predicted, `energy_j_per_token` and so on.
+    """
+    parts = []
+    for fold, points, samples_ms, predicted, training, facts in held_out:
+        known = how_known(points, training, facts)
+        part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold).join(known)
+        # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
+        for metric, target in METRICS.items():
+            stem = target.removesuffix("_ms")
+            tokens = points["input_tokens"] if metric == "ttft" else 1
+            part[f"{metric}_ms"] = points[target] * tokens
+            part[f"{metric}_crps"] = np.nan
+            if samples_ms is not None:
+                column = TARGETS.index(target)
+                measured_ms = points[target].where(points[target] > 0).to_numpy(float)
+                part[f"{metric}_crps"] = crps_of_logs(samples_ms[..., column], measured_ms)
+            part[f"{metric}_predicted_ms"] = predicted[f"{stem}_ms"] * tokens
+            for bound in ("lo_ms", "hi_ms"):
+                part[f"{metric}_{bound}"] = predicted.get(f"{stem}_{bound}", np.nan) * tokens
+        if JOULES[0] in predicted:
+            part["energy_j_per_token"] = points["energy_j_per_token"].where(lambda it: it > 0)
+            joules = ("energy_predicted_j_per_token", *JOULES[1:])
+            part[[*joules]] = predicted[JOULES]
+        parts.append(part)
+    return pd.concat(parts).sort_index()
 
 
 def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:

@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from killed_while_moving import end_at_rename
 from sextant.base.whole_files import atomic_folder
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 end_at_rename({number}, {kind})
 try:
     with atomic_folder({folder!r}, last="a.json") as new:

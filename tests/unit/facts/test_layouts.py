@@ -101,7 +101,7 @@ def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_pa
     again = recommended(replace(asked, data_parallel=math.inf, dtype="nvfp4"))
     assert again["usd_per_hour"] == row["usd_per_hour"] < found["usd_per_hour"]
     assert again["serving"]["data_parallel"] == "all"
-    assert "all copies of attention" in again["text"]
+    assert "copies of attention on every GPU" in again["text"]
 
 
 def test_an_answer_says_that_images_are_not_counted():

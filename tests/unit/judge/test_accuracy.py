@@ -10,11 +10,11 @@ from test_law import CONFIGS, LLMS, latencies, rows
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.judge.accuracy import predict_held_out, prediction_table
+from sextant.judge.accuracy import predict_held_out
 from sextant.judge.comparison import evaluate_predictors
 from sextant.judge.configurations import separate_configurations
 from sextant.judge.evaluate import evaluate_predictor
-from sextant.judge.figures import accuracy
+from sextant.judge.figures import accuracy, prediction_table
 from sextant.judge.random_slos import random_slos
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law.energy import energy_rows, log_energy

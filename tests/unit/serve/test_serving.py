@@ -53,7 +53,9 @@ def command_line(folder: Path, script: str) -> dict:
 
 def unpacked(content: bytes, folder: Path) -> Path:
     folder.mkdir()
-    zipfile.ZipFile(BytesIO(content)).extractall(folder)
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        for name in archive.namelist():
+            (folder / name).write_bytes(archive.read(name))
     return folder
 
 

@@ -278,7 +278,7 @@ def test_a_full_disk_and_a_kill_leave_no_file_that_looks_whole(tmp_path):
     full = subprocess.run([sys.executable, "-B", "-c", limit + run, *command], capture_output=True)
     assert full.returncode and not [*out.glob("[!.]*")]
     with subprocess.Popen([sys.executable, "-c", run, *command]) as process:
-        wait_for(lambda: [*out.glob(".t.*")], "output")
+        wait_for(lambda: [*out.glob(".[!.]*")], "output")
         process.kill()
     assert not [*out.glob("[!.]*")]
 
