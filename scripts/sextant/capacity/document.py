@@ -159,7 +159,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     neighbours = Table(header, rows, {0, 3}, has_header_in_text=False)
     changes = Facts(_change_lines(answer, findings))
     return [
-        Section("Timeline", [*timeline_charts(answer, findings), Note(caption, "soft")]),
+        Section("Timeline", timeline_charts(answer, findings, caption)),
         *profiles,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
         Section(f"With {deployment_words(answer.chosen)}, by {law}", [neighbours, changes]),

@@ -4,6 +4,7 @@ A figure is left out where nothing moves in it; `quiet_words` says so.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ _LEAST_SHARE = 0.25
 """Part of its limit that a latency has to reach somewhere to be drawn."""
 
 
-def timeline_charts(answer: CapacityAnswer, findings: CapacityFindings) -> list[Chart]:
-    """Return a figure of the traffic, and of what else moves over time."""
+def timeline_charts(
+    answer: CapacityAnswer, findings: CapacityFindings, caption: str
+) -> list[Chart]:
+    """Return a figure of the traffic, and of what else moves over time, the caption at the last."""
     curves = _Curves(answer, findings)
     lines_by_label: dict[str, list[Curve]] = {"Requests/s": curves.traffic()}
     if curves.has_moving_replicas:
@@ -34,10 +37,11 @@ def timeline_charts(answer: CapacityAnswer, findings: CapacityFindings) -> list[
             lines_by_label[label] = curves.latency(metric, limit)
     if curves.most_failed_percent > 0:
         lines_by_label["Failed (%)"] = curves.failures()
-    return [
+    charts = [
         Chart(partial(_draw, answer, curves, label, lines), title=label.split(" (")[0])
         for label, lines in lines_by_label.items()
     ]
+    return [*charts[:-1], replace(charts[-1], caption=caption)]
 
 
 def quiet_words(answer: CapacityAnswer, findings: CapacityFindings) -> str:
