@@ -1,8 +1,9 @@
 """The command of a server, in the words of each engine: vLLM, SGLang, TensorRT-LLM."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from sextant.base.errors import InputError
@@ -21,13 +22,25 @@ _OPTIONS_FILE = "trtllm.yaml"
 class ServerCommand:
     """How a server is started in its container."""
 
-    arguments: list[str]
-    """The program and its arguments."""
+    program: Sequence[str]
+    """What is run, before its options."""
+    options: Mapping[str, str | None]
+    """By name with its hyphens, e.g. `--port`; None: an option without a value."""
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that it reads, by path in the container."""
     notes: tuple[str, ...] = ()
     """What to know of it."""
+
+    @property
+    def option_words(self) -> list[list[str]]:
+        """Each option as the words of a command."""
+        return [[name] if value is None else [name, value] for name, value in self.options.items()]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The program and its options, as the words of a command."""
+        return [*self.program, *chain(*self.option_words)]
 
 
 def server_command(settings: ReplicaSettings) -> ServerCommand:
@@ -45,14 +58,13 @@ def server_command(settings: ReplicaSettings) -> ServerCommand:
     return write(settings)
 
 
-def _options(options: Mapping[str, Any]) -> list[str]:
-    """Return options that have a value, as arguments; True stands for an option alone."""
-    arguments = []
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return arguments
+def _options(options: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return options that have a value; True stands for an option alone."""
+    return {
+        f"--{name}": None if value is True else str(value)
+        for name, value in options.items()
+        if value is not None and value is not False
+    }
 
 
 def _quantization(settings: ReplicaSettings) -> str | None:
@@ -117,7 +129,8 @@ def _vllm(settings: ReplicaSettings) -> ServerCommand:
         cache_gib = settings.start_up.memory.kv_cache_gib
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(max(int(cache_gib), 1))
     return ServerCommand(
-        arguments=["vllm", "serve", settings.model, *_options(options)],
+        program=("vllm", "serve", settings.model),
+        options=_options(options),
         environment=environment,
         notes=_checkpoint_notes(settings),
     )
@@ -160,8 +173,11 @@ def _sglang(settings: ReplicaSettings) -> ServerCommand:
         **_sglang_speculation(settings.speculation),
         "enable-metrics": True,
     }
-    arguments = ["python3", "-m", "sglang.launch_server", *_options(options)]
-    return ServerCommand(arguments=arguments, notes=_checkpoint_notes(settings))
+    return ServerCommand(
+        program=("python3", "-m", "sglang.launch_server"),
+        options=_options(options),
+        notes=_checkpoint_notes(settings),
+    )
 
 
 _SGLANG_METHODS = {
@@ -223,7 +239,8 @@ def _trtllm(settings: ReplicaSettings) -> ServerCommand:
     if settings.speculation is not None:
         content["speculative_config"] = _trtllm_speculation(settings.speculation)
     return ServerCommand(
-        arguments=["trtllm-serve", settings.model, *_options(options)],
+        program=("trtllm-serve", settings.model),
+        options=_options(options),
         files={path: as_yaml(content)},
         notes=_checkpoint_notes(settings, makes_fp8=False),
     )

@@ -51,7 +51,8 @@ def _command_files(engine: str) -> Callable[[ReplicaDeployment], dict[str, str]]
             f"export {name}={shlex.quote(value)}"
             for name, value in deployment.command.environment.items()
         ]
-        command = " \\\n    ".join(_words(deployment.command.arguments))
+        words = [deployment.command.program, *deployment.command.option_words]
+        command = " \\\n    ".join(map(shlex.join, words))
         lines = ["#!/bin/sh", "set -eu", *environment, f"exec {command}", ""]
         options = {
             path.removeprefix(f"{OPTIONS_FOLDER}/"): text
@@ -60,18 +61,6 @@ def _command_files(engine: str) -> Callable[[ReplicaDeployment], dict[str, str]]
         return {"serve.sh": "\n".join(lines), **options}
 
     return write
-
-
-def _words(arguments: Sequence[str]) -> list[str]:
-    """Return a command with an option and its value on each line."""
-    lines: list[str] = []
-    for argument in arguments:
-        quoted = shlex.quote(argument)
-        if argument.startswith("--") or not lines:
-            lines.append(quoted)
-        else:
-            lines[-1] += f" {quoted}"
-    return lines
 
 
 def _guide(deployment: ReplicaDeployment, target: Target) -> str:

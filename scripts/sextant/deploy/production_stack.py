@@ -29,13 +29,10 @@ _CACHING = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 def production_stack_files(deployment: ReplicaDeployment) -> dict[str, str]:
     """Return the values. Raises InputError: the stack serves with vLLM alone."""
     if deployment.settings.engine != "vllm":
-        problem = f"the production stack is vLLM's, and the answer is for {_engine(deployment)}"
+        engine = deployment.settings.engine
+        problem = f"the production stack is vLLM's, and the answer is for {engine}"
         raise InputError(problem, field="--deploy", fix="use --deploy kubernetes")
     return {"values.yaml": as_yaml({"servingEngineSpec": _engine_spec(deployment)})}
-
-
-def _engine(deployment: ReplicaDeployment) -> str:
-    return deployment.settings.engine
 
 
 def _engine_spec(deployment: ReplicaDeployment) -> dict[str, Any]:
@@ -87,7 +84,7 @@ def _vllm_config(deployment: ReplicaDeployment) -> dict[str, Any]:
         "enablePrefixCaching": deployment.settings.has_prefix_caching is not False
     }
     extra: list[str] = []
-    for option, value in _pairs(deployment.command.arguments[3:]):
+    for option, value in deployment.command.options.items():
         if option in _OF_CHART or option in _CACHING:
             continue
         if option in _OWN_OPTIONS and value is not None:
@@ -96,14 +93,3 @@ def _vllm_config(deployment: ReplicaDeployment) -> dict[str, Any]:
         else:
             extra += [option] if value is None else [option, value]
     return {**config, "extraArgs": extra}
-
-
-def _pairs(arguments: list[str]) -> list[tuple[str, str | None]]:
-    """Return options with their values; None: an option alone."""
-    pairs: list[tuple[str, str | None]] = []
-    for argument in arguments:
-        if argument.startswith("--"):
-            pairs.append((argument, None))
-        else:
-            pairs[-1] = (pairs[-1][0], argument)
-    return pairs
