@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sextant.decide.decision import FAIR, SAFE
-from sextant.pages.blocks import Note, Tone
+from sextant.pages.blocks import Note
 from sextant.pages.words import shown_chance
 
 _FAR_DEARER = 10
@@ -92,10 +92,3 @@ def beaten_notes(options: Sequence[Priced], risk: float | None) -> list[Note]:
         "those of their highest."
     )
     return [Note(text, "soft")] if names else []
-
-
-def chance_tone(probability: float) -> Tone:
-    """Return whether a probability is good, to be doubted, or too low."""
-    if probability >= SAFE:
-        return "good"
-    return "doubt" if probability >= FAIR else "bad"

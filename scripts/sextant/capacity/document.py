@@ -5,7 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from sextant.answer.certainty import price_sections
-from sextant.answer.option import beaten_notes, chance_tone, split_beaten
+from sextant.answer.key_figures import chance_figure, price_figure
+from sextant.answer.option import beaten_notes, split_beaten
 from sextant.answer.variations import variations_sections
 from sextant.answer.words import (
     answer_source_line,
@@ -28,7 +29,6 @@ from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.capacity.timeline import quiet_words, timeline_charts
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.decide.windows import Target
-from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import (
     Beside,
@@ -101,16 +101,10 @@ def capacity_figures(answer: CapacityAnswer) -> KeyFigures:
     option = answer.chosen
     if not answer.has_option or option.usd_per_hour is None:
         return KeyFigures([])
-    month = f"{number(float(HOURS_PER_MONTH * option.usd_per_hour))} USD a month"
-    figures = [KeyFigure("Price", f"{option.usd_per_hour:,.2f} USD/h", month)]
-    if option.probability_met is not None:
-        shown = chance(option.probability_met)
+    figures = [price_figure(option.usd_per_hour)]
+    if (probability := option.probability_met) is not None:
         windows = windows_words(answer.target)
-        figures.append(
-            KeyFigure(
-                "Probability to meet the SLO", shown, windows, chance_tone(option.probability_met)
-            )
-        )
+        figures.append(chance_figure("Probability to meet the SLO", probability, windows))
     for outcome in answer.alternatives:
         if outcome.gpu_profile_id == option.gpu_profile_id:
             interval = ""

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from sextant.answer.option import chance_tone
+from sextant.answer.key_figures import chance_figure, price_figure
 from sextant.answer.results import write_results
 from sextant.base.files import provenance
 from sextant.decide.fleet import FleetPlan, Placement
 from sextant.experiment.experiment import Experiment
-from sextant.facts.gpu import HOURS_PER_MONTH, old_price_lines, origin_line
+from sextant.facts.gpu import old_price_lines, origin_line
 from sextant.fleet.answer import ChangeWorth, FleetAnswer, Mend
 from sextant.fleet.fleet import FleetQuestion, answer_sheets
 from sextant.pages.blocks import (
@@ -30,7 +30,7 @@ from sextant.pages.blocks import (
     Tone,
     as_text,
 )
-from sextant.pages.words import chance, joined, number, plural
+from sextant.pages.words import chance, joined, plural
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
@@ -100,13 +100,8 @@ def _key_figures(answer: FleetAnswer) -> KeyFigures:
     figures = [KeyFigure("Served", f"{len(plan.served)} of {n_demands}", "demands", tone)]
     if plan.served:
         idle = sum(use.idle_usd_per_hour for use in plan.pools)
-        month = f"{number(float(HOURS_PER_MONTH * plan.usd_per_hour))} USD a month"
-        price = f"{plan.usd_per_hour:,.2f} USD/h"
-        figures.append(KeyFigure("Price", price, f"{month}, {idle:,.2f} USD/h of it idle"))
-        joint = plan.joint_probability_met
-        figures.append(
-            KeyFigure("All meet their limits at once", chance(joint), "", chance_tone(joint))
-        )
+        figures.append(price_figure(plan.usd_per_hour, f"{idle:,.2f} USD/h of it idle"))
+        figures.append(chance_figure("All meet their limits at once", plan.joint_probability_met))
     return KeyFigures(figures)
 
 

@@ -3,11 +3,10 @@
 import math
 from functools import partial
 
-from sextant.answer.option import chance_tone
-from sextant.facts.gpu import HOURS_PER_MONTH
+from sextant.answer.key_figures import chance_figure, price_figure
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Chart, KeyFigure, KeyFigures, Tone
-from sextant.pages.words import chance, number, plural
+from sextant.pages.words import number, plural
 from sextant.recommend.recommendation import (
     Interval,
     PredictedRecommendation,
@@ -22,16 +21,10 @@ def key_figures(answer: Recommendation) -> KeyFigures:
     if not answer.has_option or option.usd_per_hour is None:
         return KeyFigures([])
 
-    month = f"{number(float(HOURS_PER_MONTH * option.usd_per_hour))} USD a month"
     replicas = f"{plural(option.replicas or 0, 'replica')} of {option.gpu_profile_id}"
-    figures = [KeyFigure("Price", f"{option.usd_per_hour:,.2f} USD/h", f"{month}, {replicas}")]
+    figures = [price_figure(option.usd_per_hour, replicas)]
     if option.probability_met is not None:
-        probability = chance(option.probability_met)
-        figures.append(
-            KeyFigure(
-                "Probability to meet the SLO", probability, "", chance_tone(option.probability_met)
-            )
-        )
+        figures.append(chance_figure("Probability to meet the SLO", option.probability_met))
     if not isinstance(answer, PredictedRecommendation):
         return KeyFigures(figures)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sextant.answer.option import chance_tone
+from sextant.answer.key_figures import chance_figure
 from sextant.decide.decision import FAIR
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Chart, KeyFigure, KeyFigures
-from sextant.pages.words import HOUR_S, chance, number
+from sextant.pages.words import HOUR_S, number
 from sextant.rightsize.answer import HourOutcome, Rightsizing
 
 if TYPE_CHECKING:
@@ -21,16 +21,13 @@ def key_figures(answer: Rightsizing) -> KeyFigures:
     deployed = f"{present.deployed.replicas} × {present.deployed.gpu_profile_id}"
     figures = [KeyFigure("Now", f"{present.usd_per_hour:,.2f} USD/h", deployed)]
     if (kept := present.probability_met) is not None:
-        figures.append(KeyFigure("Keeps the SLO now", chance(kept), "", chance_tone(kept)))
+        figures.append(chance_figure("Keeps the SLO now", kept))
     chosen = answer.chosen
     if not answer.has_option or chosen.usd_per_hour is None:
         return KeyFigures(figures)
     plan = f"{number(chosen.replicas)} × {chosen.gpu_profile_id}"
     figures.append(KeyFigure("Would do", f"{chosen.usd_per_hour:,.2f} USD/h", plan))
-    probability = chosen.probability_met or 0.0
-    figures.append(
-        KeyFigure("Would keep the SLO", chance(probability), "", chance_tone(probability))
-    )
+    figures.append(chance_figure("Would keep the SLO", chosen.probability_met or 0.0))
     saved = answer.usd_per_month_saved(chosen) or 0.0
     label = "Saves a month" if saved >= 0 else "Costs more a month"
     figures.append(KeyFigure(label, f"{number(abs(saved))} USD", "of 730 hours"))
