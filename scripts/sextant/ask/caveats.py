@@ -241,15 +241,9 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
     return sentences
 
 
-def failed_share(points: pd.DataFrame) -> pd.Series:
-    """Return the share of each point's requests that failed; NaN where it is not known."""
-    n_ok, n_failed = (points[name].astype(float) for name in ("n_ok", "n_failed"))
-    return n_failed / (n_ok + n_failed).where(lambda n_requests: n_requests > 0)
-
-
 def failure_notes(points: pd.DataFrame, slo: SLO) -> list[str]:
     """Return at which loads more requests failed than the SLO allows, one sentence each."""
-    failing = points[failed_share(points) > slo.allowed_failures]
+    failing = points[frame.failed_share(points) > slo.allowed_failures]
     failing = failing.sort_values(["users", "request_rate_rps", "gpu_profile_id"])
     sentences = []
     for _, row in failing.head(_MOST_FAILURES).iterrows():
@@ -273,7 +267,7 @@ def failing_profiles(points: pd.DataFrame, slo: SLO) -> dict[str, str]:
         lightest = part[part["users"] == part["users"].min()]
         if lightest.empty:
             lightest = part[part["request_rate_rps"] == part["request_rate_rps"].min()]
-        shares = failed_share(lightest)
+        shares = frame.failed_share(lightest)
         if len(lightest) and (shares > slo.allowed_failures).all():
             first = lightest.iloc[0]
             allowed = percent(slo.allowed_failures)
@@ -299,7 +293,7 @@ def doubt_notes(points: pd.DataFrame, llm_id: str) -> list[str]:
     used = of_llm if len(of_llm) else points
     doubts = used.reindex(columns=["doubt"])["doubt"].astype(object)
     if len(of_llm) and {"n_ok", "n_failed"} <= {*used}:
-        share = failed_share(used)
+        share = frame.failed_share(used)
         is_new = (share > MAX_FAILED) & ~doubts.fillna("").str.contains("failures", regex=False)
         said = share.map(lambda value: f"failures ({percent(value)} of the requests)")
         doubts = doubts.mask(is_new, (doubts + "; ").fillna("") + said)

@@ -20,7 +20,12 @@ from sextant.engine.device_locks import device_locks
 from sextant.engine.devices import hardware, hardware_of, pick_cores, pick_devices
 from sextant.engine.protocol import RunningServer, ServerSpec
 from sextant.engine.registry import ENGINES
-from sextant.experiment.current import MEASURE_STALE_CELLS, compare_cell, is_workload_of
+from sextant.experiment.current import (
+    MEASURE_STALE_CELLS,
+    Comparison,
+    compare_cell,
+    is_workload_of,
+)
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.engine import memory_of
 from sextant.facts.llm import LLM, load_llm
@@ -60,7 +65,8 @@ def measure_cell(
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
     with scratch_folder(folder) as scratch, cell_lock(folder), ExitStack() as stack:
         settle(folder)
-        if is_measured(cell, folder):
+        former = reusable_results(cell, folder)
+        if former is not None and former.is_current:
             log.info("this cell is measured already: its results are taken over")
             return
         for path in folder.rglob(".*.partial*"):  # what a job left that was killed with its node
@@ -83,7 +89,8 @@ def measure_cell(
         kept = Checkpoint(folder / CHECKPOINT, cell.level_sha256, machine)
         title = f"{cell.key.llm_id} on {cell.key.gpu_profile_id}"
         probes = ProbeRecord(kept.folder / "probes.jsonl", [cell.level_sha256, machine], title)
-        keep_former_levels(cell, folder, kept, probes)
+        if former is not None:
+            keep_former_levels(folder, kept, probes)
         measurement = Measurement(cell, settings, kept, progress, llm.vocab_size)
         if specs or feasibility is None:
             measurement.read_workload()
@@ -94,20 +101,16 @@ def measure_cell(
         measurement.write_results(folder, feasibility)
 
 
-def is_measured(cell: Cell, folder: Path) -> bool:
-    """Return whether the results in a folder are whole, of this definition, with all its levels."""
-    compared = compare_cell(folder, cell.definition, cell.workload_path)
-    return compared is not None and compared.is_current and not damaged_files(folder)
-
-
-def keep_former_levels(cell: Cell, folder: Path, kept: Checkpoint, probes: ProbeRecord) -> None:
-    """Keep the levels and server starts of the results in a folder, if only levels are new.
-
-    They must be whole, of this definition and hardware.
-    """
+def reusable_results(cell: Cell, folder: Path) -> Comparison | None:
+    """Return which levels the results in a folder lack; None: no whole ones of this definition."""
     compared = compare_cell(folder, cell.definition, cell.workload_path)
     if compared is None or compared.changes or damaged_files(folder):
-        return
+        return None
+    return compared
+
+
+def keep_former_levels(folder: Path, kept: Checkpoint, probes: ProbeRecord) -> None:
+    """Keep the levels and server starts of reusable results, if they are of this hardware."""
     former = read_cell(folder)
     if hardware_of(former.run) == kept.hardware:
         kept.take_over(former)

@@ -26,7 +26,7 @@ from sextant.capacity.answer import (
     WindowsSummary,
 )
 from sextant.capacity.manifests import RayConfig, ScaledObject
-from sextant.capacity.timeline import quiet_words, timeline_charts
+from sextant.capacity.timeline import timeline_charts
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.decide.windows import Target
 from sextant.facts.slo import METRICS
@@ -135,7 +135,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     caption = (
         f"Traffic in buckets of {findings.timeline.bucket_s} s; latencies and failures "
         f"{windows_words(answer.target)}, simulated with the law of the draw that needs these "
-        f"replicas.{quiet_words(answer, findings)}"
+        "replicas."
     )
     law = "the law of a draw that needs these replicas"
     if answer.chosen.probability_met is None:

@@ -1,6 +1,6 @@
 """The figures of a capacity answer over time: traffic, replicas, latencies, failures.
 
-A figure is left out where nothing moves in it; `quiet_words` says so.
+A figure is left out where nothing moves in it; the caption says so.
 """
 
 from collections.abc import Sequence
@@ -29,32 +29,29 @@ def timeline_charts(
     """Return a figure of the traffic, and of what else moves over time, the caption at the last."""
     curves = _Curves(answer, findings)
     lines_by_label: dict[str, list[Curve]] = {"Requests/s": curves.traffic()}
+    quiet = []
     if curves.has_moving_replicas:
         lines_by_label["Replicas"] = curves.replicas()
+    else:
+        quiet.append(f"{findings.timeline.replicas} replicas stay")
     for metric, limit in answer.slo.limits.items():
-        if curves.largest_share(metric, limit) >= _LEAST_SHARE:
+        share = curves.largest_share(metric, limit)
+        if share >= _LEAST_SHARE:
             label = f"{METRICS[metric]}, p{limit.percentile} (ms)"
             lines_by_label[label] = curves.latency(metric, limit)
+        else:
+            quiet.append(f"{METRICS[metric]} is at most {percent(share)} of its limit")
     if curves.most_failed_percent > 0:
         lines_by_label["Failed (%)"] = curves.failures()
+    else:
+        quiet.append("no request fails")
     charts = [
         Chart(partial(_draw, answer, curves, label, lines), title=label.split(" (")[0])
         for label, lines in lines_by_label.items()
     ]
+    if quiet:
+        caption = f"{caption} Not drawn: {'; '.join(quiet)}."
     return [*charts[:-1], replace(charts[-1], caption=caption)]
-
-
-def quiet_words(answer: CapacityAnswer, findings: CapacityFindings) -> str:
-    """Return what is not drawn, since it stays as it is."""
-    curves = _Curves(answer, findings)
-    quiet = [] if curves.has_moving_replicas else [f"{findings.timeline.replicas} replicas stay"]
-    for metric, limit in answer.slo.limits.items():
-        share = curves.largest_share(metric, limit)
-        if share < _LEAST_SHARE:
-            quiet.append(f"{METRICS[metric]} is at most {percent(share)} of its limit")
-    if curves.most_failed_percent == 0:
-        quiet.append("no request fails")
-    return f" Not drawn: {'; '.join(quiet)}." if quiet else ""
 
 
 def _draw(answer: CapacityAnswer, curves: "_Curves", label: str, lines: "list[Curve]") -> str:

@@ -159,26 +159,26 @@ def predict_rows(
     percentiles: tuple[int, int],
 ) -> HeldOutPredictions:
     """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
-    training = points[~rows]
-    held_out = points[rows]
-    seen = training
+    training, held_out = points[~rows], points[rows]
+    fitted_to = training
     if not task.has_fixed_lengths:
-        training, held_out = share_lengths(training, held_out)
+        fitted_to, held_out = share_lengths(training, held_out)
 
     # No limits are judged; predictors that learn to be accurate near them are so at the medians.
-    medians_ms = training[TARGETS].median()
+    medians_ms = fitted_to[TARGETS].median()
     limits: dict[str, Any] = medians_ms[medians_ms > 0].to_dict()
     limits["nttft_percentile"], limits["itl_percentile"] = percentiles
     slo = SLO("held-out", users=1, **limits)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)
-    design = model.design(pd.concat([training, held_out]), task.facts)
-    model.fit(TrainingRows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
-    X = design.iloc[len(training) :]
+    design = model.design(pd.concat([fitted_to, held_out]), task.facts)
+    n = len(fitted_to)
+    model.fit(TrainingRows(design.iloc[:n], fitted_to[[*TARGETS, "throughput_tok_s"]]))
+    X = design.iloc[n:]
     if not isinstance(model, JointPredictor):
-        return HeldOutPredictions(fold, held_out, None, model.predict(X), seen, task.facts)
+        return HeldOutPredictions(fold, held_out, None, model.predict(X), training, task.facts)
 
     samples_ms = model.sample(X)
     predicted = Draws(X, samples_ms).summary()
-    joules = model.energy(training, held_out, task.facts, samples_ms[..., 1])
+    joules = model.energy(fitted_to, held_out, task.facts, samples_ms[..., 1])
     predicted = predicted if joules is None else predicted.join(joules)
-    return HeldOutPredictions(fold, held_out, samples_ms, predicted, seen, task.facts)
+    return HeldOutPredictions(fold, held_out, samples_ms, predicted, training, task.facts)

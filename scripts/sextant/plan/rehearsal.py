@@ -20,7 +20,7 @@ from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.base.scratch import cell_lock
-from sextant.bench.cell import Measure, is_measured
+from sextant.bench.cell import Measure, reusable_results
 from sextant.bench.measurement import Cell, Checkpoint, Measurement, level_seed
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
@@ -80,7 +80,8 @@ def rehearse_cell(
     folder.mkdir(parents=True, exist_ok=True)
     llm = load_llm(cell.config_path, settings.dtype)
     with cell_lock(folder):
-        if is_measured(cell, folder):
+        former = reusable_results(cell, folder)
+        if former is not None and former.is_current:
             log.info("this cell is simulated already: its results are taken over")
             return
         share = settings.memory_utilization * cell.variant.memory_share

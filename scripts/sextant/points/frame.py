@@ -202,11 +202,19 @@ def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     columns["served_rps"] = points["request_rate_rps"].fillna(computed_rps).astype(float)
 
     columns |= _bases(points, slo)
-    n_ok, n_failed = (points[name].astype(float) for name in _COUNTS)
-    columns["failed_share"] = n_failed / (n_ok + n_failed).where(lambda total: total > 0)
+    columns["failed_share"] = failed_share(points)
 
+    # All at once: a frame that grows by so many columns one by one is slow.
+    others = points.drop(columns=list(columns), errors="ignore")
+    judged_points = pd.concat([others, pd.DataFrame(columns)], axis=1)
     more = [*columns, *_COUNTS]
-    return at_percentile(points.assign(**columns), slo.percentiles, slo.first_token, more)
+    return at_percentile(judged_points, slo.percentiles, slo.first_token, more)
+
+
+def failed_share(points: pd.DataFrame) -> pd.Series:
+    """Return the share of each point's requests that failed; NaN where it is not known."""
+    n_ok, n_failed = (points[name].astype(float) for name in _COUNTS)
+    return n_failed / (n_ok + n_failed).where(lambda n_requests: n_requests > 0)
 
 
 def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
