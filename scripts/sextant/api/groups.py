@@ -118,19 +118,20 @@ def options_of(function: Callable[..., Any]) -> list[OptionField]:
     options: list[OptionField] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if is_group(hints[name]):
-            options += _options_in(hints[name])
+            options += options_in(hints[name])
         else:
             options.append(_option(name, hints[name], parameter.default, ""))
     return options
 
 
-def _options_in(group: type) -> Iterator[OptionField]:
+def options_in(group: type) -> Iterator[OptionField]:
+    """Yield the options of a group, those of the groups in it included."""
     hints = get_type_hints(group, include_extras=True)
     descriptions = docstrings_below(group)
     for field in fields(group):
         kind = hints[field.name]
         if is_group(kind):
-            yield from _options_in(kind)
+            yield from options_in(kind)
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield _option(field.name, kind, default, descriptions.get(field.name, ""))

@@ -71,10 +71,10 @@ class _Commands(TyperGroup):
             command = way(getattr(sextant, cmd_name))
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(cmd_name, cls=WrittenCommand)(command)
-        made = typer.main.get_command(alone)
-        if isinstance(made, WrittenCommand):
-            made.numbers = numbers_of(command)
-        return made
+        written = typer.main.get_command(alone)
+        if isinstance(written, WrittenCommand):
+            written.numbers = numbers_of(command)
+        return written
 
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sextant.api.groups import OptionField, arguments_of, group_of, options_of
+from sextant.api.groups import OptionField, arguments_of, group_of, options_in, options_of
 from sextant.api.shown import ShownAnswer
 from sextant.base.errors import InputError, printable
 from sextant.base.files import write_text
@@ -101,8 +101,11 @@ class DeployPrintOptions(PrintOptions):
 
     def print(self, answer: ShownAnswer) -> None:
         """Print an answer; or write its page, or what starts it."""
-        if self.deploy is None or self.out is None or not answer.deployments():
-            PrintOptions.print(self if self.deploy is None else PrintOptions(), answer)
+        if self.deploy is None or self.out is None:
+            super().print(answer)
+            return
+        if not answer.deployments():  # there is nothing to write
+            print_document(answer.document(False))
             return
         from sextant.pages.page import write_page
 
@@ -135,27 +138,15 @@ def printing(answering: Callable[..., Any]) -> Callable[..., None]:
 
     Its status is 3 where nothing meets what is asked for.
     """
-
-    def with_print_options(*, shown: PrintOptions) -> None:
-        """Have the options of `PrintOptions` alone."""
-
-    return _printing(answering, PrintOptions, with_print_options)
+    return _printing(answering, PrintOptions)
 
 
 def deploying(answering: Callable[..., Any]) -> Callable[..., None]:
     """Return the command that prints the answers of a function, or writes what starts them."""
-
-    def with_print_options(*, shown: DeployPrintOptions) -> None:
-        """Have the options of `DeployPrintOptions` alone."""
-
-    return _printing(answering, DeployPrintOptions, with_print_options)
+    return _printing(answering, DeployPrintOptions)
 
 
-def _printing(
-    answering: Callable[..., Any],
-    group: type[PrintOptions],
-    with_print_options: Callable[..., None],
-) -> Callable[..., None]:
+def _printing(answering: Callable[..., Any], group: type[PrintOptions]) -> Callable[..., None]:
     function = inspect.unwrap(answering)
 
     def call(**values: Any) -> None:
@@ -166,7 +157,7 @@ def _printing(
         if not answer.has_solution:
             raise typer.Exit(_STATUS_WITHOUT_SOLUTION)
 
-    return _command(call, function, [*options_of(function), *options_of(with_print_options)])
+    return _command(call, function, [*options_of(function), *options_in(group)])
 
 
 def only_text(answering: Callable[..., Any]) -> Callable[..., None]:

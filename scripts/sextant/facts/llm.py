@@ -235,6 +235,11 @@ def name_of(hf_config: Path) -> str:
     return folder or path.stem
 
 
+def shipped_llms() -> set[str]:
+    """Return the LLMs whose config ships with this project."""
+    return {path.stem for path in SHIPPED.glob("*.json")}
+
+
 def shipped_config(llm_id: str) -> Path | None:
     """Return the config of an LLM that ships with this project, None if there is none."""
     path = SHIPPED / f"{Path(llm_id).name}.json"

@@ -95,12 +95,12 @@ def as_page(document: Document) -> str:
         "rest": rest,
         "sections": [block for block in side_by_side(rest) if isinstance(block, Section)],
         "styles": list(dict.fromkeys(widget.style for widget in widgets)),
-        "scripts": {_policy_hash(script): script for script in scripts},
+        "scripts": {policy_hash(script): script for script in scripts},
     }
     return render(_TEMPLATES / "page.html.j2", facts)
 
 
-def _policy_hash(script: str) -> str:
+def policy_hash(script: str) -> str:
     """Return the name of a script in the page's content security policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
     return f"sha256-{digest.decode()}"

@@ -10,7 +10,7 @@ import resource
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -84,10 +84,7 @@ class Answered(msgspec.Struct, frozen=True):
 def error_reply(status: int, error: InputError) -> Answered:
     """Return an error of the library as JSON, with its field and fix; files go by their names."""
     if error.file is not None:
-        name = Path(error.file).name
-        error = InputError(
-            error.problem, file=name, row=error.row, field=error.field, fix=error.fix
-        )
+        error = error.at(file=Path(error.file).name)
     parts: dict[str, Any] = {
         "problem": error.problem,
         "file": error.file,
@@ -168,20 +165,17 @@ def _ingest(attached: Attached) -> None:
     try:
         ingest(attached.log, out=TRACE, **attached.log_options)
     except InputError as error:
-        field = error.field and f"trace.{error.field}"
-        raise InputError(
-            error.problem, file=error.file, row=error.row, field=field, fix=error.fix
-        ) from None
+        raise error.at(field=error.field and f"trace.{error.field}") from None
 
 
-def work(connection: Connection, folder: str, decode: Callable[[bytes], Ask]) -> None:
+def work(connection: Connection, folder: str) -> None:
     """Answer questions of the server until it is gone."""
     _bind(Path(folder))
     with one_thread(), suppress(EOFError, OSError):  # workers share the cores
         answer(WARM)
         connection.send_bytes(b"ready")
         while True:
-            ask = decode(connection.recv_bytes())
+            ask = msgspec.json.decode(connection.recv_bytes(), type=Ask)
             connection.send_bytes(msgspec.json.encode(answer(ask)))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # a usual end waits for threads of libraries, which the fork has left behind

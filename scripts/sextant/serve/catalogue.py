@@ -10,13 +10,13 @@ Rows = list[dict[str, Any]]
 def llms() -> Rows:
     """Return the LLMs: what `hf_config` or `llm` may name, and who measured them."""
     from sextant.ask.source import known_sources
-    from sextant.facts.llm import SHIPPED
+    from sextant.facts.llm import shipped_llms
 
     measured_by: dict[str, list[str]] = {}
     for characterization, _ in known_sources(()):
         for llm_id in sorted(characterization.points["llm_id"].unique()):
             measured_by.setdefault(llm_id, []).append(characterization.source)
-    configs = {path.stem for path in SHIPPED.glob("*.json")}
+    configs = shipped_llms()
     return [
         {
             "name": name,

@@ -47,7 +47,7 @@ class Refusal(Exception):
 
     def response(self) -> Response:
         """Return it as JSON."""
-        headers = {"Retry-After": "5"} if self.status == 429 else {}
+        headers = {}
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Basic realm="sextant: any name, the token as password"'
         content = error_reply(self.status, self.error).content

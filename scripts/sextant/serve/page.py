@@ -1,14 +1,12 @@
 """The page on which a question is put together; it needs nothing from elsewhere."""
 
-import base64
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sextant.api.groups import OptionField
-from sextant.facts.llm import SHIPPED
-from sextant.pages.page import render
+from sextant.facts.llm import shipped_llms
+from sextant.pages.page import policy_hash, render
 from sextant.serve.questions import help_of, options_by_keyword
 
 _FOLDER = Path(__file__).parent
@@ -69,7 +67,7 @@ def asking_page() -> tuple[str, str]:
     options = options_by_keyword("recommend")
     facts: dict[str, Any] = {
         "script": script,
-        "llms": sorted((path.stem for path in SHIPPED.glob("*.json")), key=_by_name),
+        "llms": sorted(shipped_llms(), key=_by_name),
         "first_llm": _FIRST_LLM,
         "limits": _LIMITS,
         "sizes": {name: (words, help_of(options[name])) for name, words in _SIZES.items()},
@@ -82,9 +80,8 @@ def asking_page() -> tuple[str, str]:
             if name not in _SHOWN and name not in _NOT_SHOWN
         ],
     }
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src '{policy_hash(script)}'; style-src 'unsafe-inline'; "
         "img-src data:; connect-src 'self'; frame-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     )

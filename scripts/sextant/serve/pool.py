@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,11 +30,6 @@ class PoolLimits:
     """Longest time of a question in its worker, after which it is ended."""
 
 
-def decode(asked: bytes) -> Ask:
-    """Return a question that the server sent to a worker."""
-    return Ask(**msgspec.json.decode(asked))
-
-
 class Worker:
     """A process that answers questions; one that is ended is replaced at the next question."""
 
@@ -50,7 +45,7 @@ class Worker:
         self._connection, theirs = self._context.Pipe()
         # Process is an attribute of each context, which typeshed has of the concrete ones alone.
         self._process = self._context.Process(  # type: ignore[attr-defined]
-            target=work, args=(theirs, str(self._folder), decode), daemon=True
+            target=work, args=(theirs, str(self._folder)), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -64,7 +59,7 @@ class Worker:
                     raise EOFError
                 self._connection.recv_bytes()
                 self._is_ready = True
-            self._connection.send_bytes(msgspec.json.encode(asdict(ask)))
+            self._connection.send_bytes(msgspec.json.encode(ask))
             if self._connection.poll(deadline_s):
                 return msgspec.json.decode(self._connection.recv_bytes(), type=Answered)
             problem = f"the question takes longer than {deadline_s:g} s"
