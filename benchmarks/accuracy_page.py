@@ -25,9 +25,9 @@ from sextant.pages.words import plural
 SEED = 42
 METRICS = ("ttft", "tpot")
 USERS = (0, 4, 16, 64, 256, 1e9)
-"""Bounds of the loads that are told apart."""
+"""Bounds of the loads by which points are grouped."""
 INPUT_TOKENS = (0, 1500, 4500, 1e9)
-"""Bounds of the lengths of prompts that are told apart."""
+"""Bounds of the lengths of prompts by which points are grouped."""
 _ENDS = (0.05, 0.95)
 
 PAGE = """\
@@ -72,7 +72,7 @@ measured. The range holds 90% of the points. A family is the `model_type` of `co
 
 - It is not the error of an answer about an LLM that you measured: give the measurement (`--probe`),
   and the law goes through it.
-- It is no error of a price. [results.md](results.md) judges decisions.
+- It says nothing about prices or decisions. [results.md](results.md) judges decisions.
 - The points are no sample of what people serve. Their requests are alike, each user sends the next
   one at once, and most GPUs are Hopper or Blackwell.
 - Errors include what load tests do not say of themselves: settings, warm-up, hosts.
@@ -95,7 +95,7 @@ class Judged:
 
 
 def judged(task: Task) -> Judged:
-    """Return the predictions, told apart by family and by GPU type."""
+    """Return the predictions, with the family of each LLM and the type of each GPU."""
 
     def held_out(what: str) -> pd.DataFrame:
         def say(step: str) -> None:

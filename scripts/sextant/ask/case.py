@@ -166,8 +166,8 @@ class Case:
         is_own = points["llm_id"] == self.llm_id
         is_own &= points["gpu_profile_id"].isin(list(self.gpu_profiles))
         question = self.question
-        asked = {"engine": question.engine, "precision": question.precision}
-        for column, value in asked.items():
+        served_as = {"engine": question.engine, "precision": question.precision}
+        for column, value in served_as.items():
             if value is not None:
                 is_own &= points[column].isna() | (points[column] == value)
         return points[is_own]

@@ -77,10 +77,10 @@ def n_other_processes(devices: Collection[int | str], pids: Collection[int]) -> 
 
     None: NVML cannot say.
     """
-    own = {*pids}
+    own_pids = {*pids}
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            own.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+            own_pids.update(child.pid for child in psutil.Process(pid).children(recursive=True))
     try:
         pynvml.nvmlInit()
         handles = [nvml_handle(device) for device in devices]
@@ -91,4 +91,4 @@ def n_other_processes(devices: Collection[int | str], pids: Collection[int]) -> 
         ]
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):  # or the driver is too old
         return None
-    return len({*running} - own) if devices else None
+    return len({*running} - own_pids) if devices else None

@@ -89,9 +89,9 @@ def compare_cell(folder: Path, definition: Mapping[str, Any], workload: Path) ->
         return Comparison(changes)
 
     left_out = (run.get("left_out") or {}).get("levels", ())
-    known = {float(level) for level in (*levels, *left_out)}
-    asked = map(float, definition["scenario"]["levels"])
-    missing = tuple(level for level in asked if level not in known)
+    tried_levels = {float(level) for level in (*levels, *left_out)}
+    sheet_levels = map(float, definition["scenario"]["levels"])
+    missing = tuple(level for level in sheet_levels if level not in tried_levels)
     if missing and definition["scenario"]["kind"] == Burst.kind:  # each phase rests on the first
         changes = (*changes, "other phases")
     return Comparison(changes, missing)

@@ -131,10 +131,10 @@ def read_nodes() -> list[SlurmNode]:
 
 def _gpus(gres: str) -> dict[str, int]:
     """Return the devices of `gpu:h100:8(S:0-1),gpu:2`, by type."""
-    found: dict[str, int] = {}
+    n_by_model: dict[str, int] = {}
     for model, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres):
-        found[model.lower()] = found.get(model.lower(), 0) + int(number)
-    return found
+        n_by_model[model.lower()] = n_by_model.get(model.lower(), 0) + int(number)
+    return n_by_model
 
 
 def _minutes(limit: str) -> float:
@@ -160,14 +160,14 @@ def check_requests(
     inside = [node for node in nodes if not names or node.partition.lower() in names]
     where = f"partition {partition}" if partition else "any partition"
     for request in dict.fromkeys(requests) if inside else ():
-        asked = request.gpus, request.cores, request.memory_mb, request.minutes
+        needs = request.gpus, request.cores, request.memory_mb, request.minutes
         left = inside
         for number, (field, unit) in enumerate(_FIELDS.items()):
             most = max(node.gives(request.gpu_model)[number] for node in left)
-            left = [n for n in left if n.gives(request.gpu_model)[number] >= asked[number]]
+            left = [n for n in left if n.gives(request.gpu_model)[number] >= needs[number]]
             if not left:
                 unit = unit.format(request.gpu_model or "GPU")
-                problem = f"a cell asks for {asked[number]:,} {unit}, and no node of {where} has "
+                problem = f"a cell asks for {needs[number]:,} {unit}, and no node of {where} has "
                 problem += f"more than {most:,.0f}"
                 fix = f"lower it (`set-resources`, `benchmark_cell` in {_PROFILE}), choose another "
                 fix += "partition, or leave out the GPU profile"

@@ -24,11 +24,11 @@ def run_warnings(
     `n_cores` are those of this machine; None where jobs run elsewhere.
     """
     cells = [*cells]
-    found = [*_units(experiment, config["sheets"].get("slos"))]
+    warnings = [*_units(experiment, config["sheets"].get("slos"))]
     if config["engine"].get("name") != SIMULATED:
-        found += _cores(experiment, cells, n_cores)
-    found += _levels(experiment, cells, config["engine"]["max_num_seqs"])
-    return [f"Warning: {warning}" for warning in found]
+        warnings += _cores(experiment, cells, n_cores)
+    warnings += _levels(experiment, cells, config["engine"]["max_num_seqs"])
+    return [f"Warning: {warning}" for warning in warnings]
 
 
 def _units(experiment: Experiment, sheet: str | None) -> Iterator[InputError]:

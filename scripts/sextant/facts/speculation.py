@@ -69,8 +69,8 @@ def coding_tokens(llm_id: str, method: str, draft_tokens: int) -> list[float]:
     They are the table's, of an LLM that it lacks the geometric mean over its LLMs.
     """
     rows = [_table()[n] for n in range(1, draft_tokens + 1)]
-    own = (llm_id, method)
-    return [row.get(own) or statistics.geometric_mean(row.values()) for row in rows]
+    column = (llm_id, method)
+    return [row.get(column) or statistics.geometric_mean(row.values()) for row in rows]
 
 
 def expected_acceptance(llm_id: str, method: str, draft_tokens: int) -> Acceptance:

@@ -43,12 +43,12 @@ class Check:
 def check_slurm_profile(profile: Path) -> Check:
     """Check account, partitions and QOS of a workflow profile; InputError: it cannot be read."""
     content = read_yaml(profile / "config.yaml")
-    given = dict(line.partition("=")[::2] for line in content.get("default-resources", ()))
+    resources = dict(line.partition("=")[::2] for line in content.get("default-resources", ()))
     of_cells = content.get("set-resources", {}).get("benchmark_cell", {})
     names = SlurmNames(
-        account=given.get("slurm_account"),
-        partition=given.get("slurm_partition"),
-        qos=given.get("qos"),
+        account=resources.get("slurm_account"),
+        partition=resources.get("slurm_partition"),
+        qos=resources.get("qos"),
         cell_partition=of_cells.get("slurm_partition"),
     )
     try:

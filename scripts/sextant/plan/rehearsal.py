@@ -131,8 +131,8 @@ def _server(
         settings.max_num_seqs, timeout_s=cell.scenario.timeout_s or settings.request_timeout_s
     )
     laws = find_laws(question, scheduling, 0, need_prices=False)
-    for found in laws.servers.values():
-        return _Server(found.law(0), found.scheduler)
+    for replica in laws.servers.values():
+        return _Server(replica.law(0), replica.scheduler)
     why = next(iter(laws.excluded.values()), "no law of a step is known there")
     fix = "leave the GPU profile out of the rehearsal"
     raise InputError(why, field=cell.key.gpu_profile_id, fix=fix)

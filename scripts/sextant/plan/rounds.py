@@ -118,8 +118,8 @@ def measured_before(workspace: Workspace) -> Chosen:
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
         adaptive = replace(workspace.experiment.adaptive, chosen={key: levels})
         with_cell = replace(workspace.experiment, adaptive=adaptive)
-        asked = cell_definition(with_cell, key, workspace.config)
-        if levels and not changed_fields(definition, asked):
+        by_sheets = cell_definition(with_cell, key, workspace.config)
+        if levels and not changed_fields(definition, by_sheets):
             measured[key] = levels
     return measured
 

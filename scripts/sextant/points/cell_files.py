@@ -242,7 +242,7 @@ def take_of(folder: Path, *, is_current: bool) -> str:
 
     It is the newest receipt's where the results are current, else that of the next one.
     """
-    takes = [int(found[1] or 1) for _, found in _receipts(folder)]
+    takes = [int(name[1] or 1) for _, name in _receipts(folder)]
     newest = max(takes, default=0)
     take = max(newest, 1) if is_current else newest + 1
     return f"{_TAKE}{take}" if take > 1 else ""
@@ -251,7 +251,7 @@ def take_of(folder: Path, *, is_current: bool) -> str:
 def _receipts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
     """Return the receipts in a cell's folder, and how their names were read."""
     names = [(path, _RECEIPT_PATTERN.fullmatch(path.name)) for path in folder.glob("measured*")]
-    return [(path, found) for path, found in names if found]
+    return [(path, name) for path, name in names if name]
 
 
 def write_receipt(path: Path, definition_sha256: str) -> None:

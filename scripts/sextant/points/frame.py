@@ -224,7 +224,7 @@ def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
     """
     first_token = "ttft_ms" if slo.first_token == "ttft" else TARGETS[0]
     targets = (first_token, TARGETS[1])
-    found: dict[str, pd.Series] = {}
+    bases: dict[str, pd.Series] = {}
     for name, target, percentile in zip(BASES, targets, slo.percentiles, strict=True):
         statistics = pd.Series("", points.index, dtype=object)
         values_ms = pd.Series(np.nan, points.index)
@@ -235,8 +235,8 @@ def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
             statistics[rows.index] = column.removesuffix(f"_{target}")
             per_token = rows["input_tokens"].astype(float) if target == TARGETS[0] else 1.0
             values_ms[rows.index] = rows[column].astype(float) * per_token
-        found |= {name: statistics, f"{name}_ms": values_ms}
-    return found
+        bases |= {name: statistics, f"{name}_ms": values_ms}
+    return bases
 
 
 def _limited_column(metric: str, end: str) -> str:

@@ -129,7 +129,7 @@ def aggregate_points(
     require_whole(cells)
     measured = [read_cell(folder) for folder in cells]
     if levels is not None:
-        measured = [_at_levels(cell, asked) for cell, asked in zip(measured, levels, strict=True)]
+        measured = [_at_levels(*both) for both in zip(measured, levels, strict=True)]
     runs = [cell.run for cell in measured]
     facts: dict[str, set[str | None]] = {
         "hosts": {run.origin.host.processor for run in runs if run.origin.host},
@@ -145,11 +145,11 @@ def aggregate_points(
         write_parquet(file, table, origin)
 
 
-def _at_levels(cell: MeasuredCell, asked: Sequence[float]) -> MeasuredCell:
+def _at_levels(cell: MeasuredCell, asked_levels: Sequence[float]) -> MeasuredCell:
     """Return a cell with the levels that are asked for; a burst's phases belong together."""
     if cell.run.scenario_kind == Burst.kind:
         return cell
-    levels = tuple(level for level in cell.run.levels if level.level in asked)
+    levels = tuple(level for level in cell.run.levels if level.level in asked_levels)
     return replace(cell, run=replace(cell.run, levels=levels))
 
 

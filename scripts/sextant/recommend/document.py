@@ -155,7 +155,7 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     nttft_percentile, itl_percentile = answer.slo.percentiles
     lines = []
     for far in answer.contradictions[:_N_CONTRADICTIONS]:
-        row = far.found
+        row = far.contradiction
         name = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL"
         percentile = itl_percentile
         times = 1.0

@@ -50,11 +50,11 @@ def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
         return []
     rows = calibration.points.set_index(["gpu_profile_id", "users"])
     far = []
-    for found in calibration.contradictions():
-        name = "ttft_basis" if found.latency == "nttft" else "itl_basis"
-        row = rows.loc[(found.gpu_profile_id, found.users)]
+    for contradiction in calibration.contradictions():
+        name = "ttft_basis" if contradiction.latency == "nttft" else "itl_basis"
+        row = rows.loc[(contradiction.gpu_profile_id, contradiction.users)]
         basis_ms = float(row[f"{name}_ms"]) if row[name] else None
-        far.append(FarMeasurement(found, row[name] or None, basis_ms))
+        far.append(FarMeasurement(contradiction, row[name] or None, basis_ms))
     return far
 
 

@@ -47,7 +47,7 @@ class Interval(NamedTuple):
 class FarMeasurement:
     """A measurement of the LLM far from the law, and what of it was measured."""
 
-    found: Contradiction
+    contradiction: Contradiction
     basis: str | None
     """Statistic that its percentile is estimated from, e.g. `median`; None: it was measured."""
     basis_ms: float | None
@@ -55,7 +55,7 @@ class FarMeasurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in the JSON."""
-        return {**self.found._asdict(), "basis": self.basis, "basis_ms": self.basis_ms}
+        return {**self.contradiction._asdict(), "basis": self.basis, "basis_ms": self.basis_ms}
 
 
 class UsersServed(NamedTuple):

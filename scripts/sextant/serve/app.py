@@ -182,11 +182,11 @@ def _page(answers: Answers) -> APIRouter:
     async def ask(command: str, request: Request) -> Response:
         if command not in COMMANDS:
             raise _missing()
-        asked = Ask(command, await read_question(request), has_page=True)
-        answered = await answers.answer(asked)
+        question = Ask(command, await read_question(request), has_page=True)
+        answered = await answers.answer(question)
         if answered.status != 200:
             return _response(answered)
-        facts = {"id": id_of(asked), "script": answered.script, "bundles": [*answered.bundles]}
+        facts = {"id": id_of(question), "script": answered.script, "bundles": [*answered.bundles]}
         return Response(json.dumps(facts), media_type=_JSON)
 
     @router.get("/answers/{key}/{name}")

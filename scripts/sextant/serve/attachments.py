@@ -199,11 +199,11 @@ def check_plain(keyword: str, value: Any) -> None:
         raise InputError("it is not one value", field=keyword, fix=fix)
 
 
-def _check_names(keyword: str, names: list[Any], known: list[str], others: str = "") -> None:
-    """Raise InputError for a name that is not known; `others` says what else may be given."""
+def _check_names(keyword: str, names: list[Any], allowed: list[str], others: str = "") -> None:
+    """Raise InputError for a name that is not allowed; `others` says what else may be given."""
     for name in names:
-        if name not in known:
-            fix = f"give one of {', '.join(known)}"
+        if name not in allowed:
+            fix = f"give one of {', '.join(allowed)}"
             fix = f"{fix}, {others}" if others else fix
             problem = "nothing that ships has this name, and the server reads no path"
             raise InputError(problem, field=keyword, fix=fix)

@@ -77,7 +77,7 @@ def told(question: Question) -> str:
 
 def test_a_percentile_that_follows_from_a_median_is_called_estimated(folder) -> None:
     question = asked(folder("median"))
-    far = {it.found.latency: it.to_dict() for it in far_measurements(calibrated(question))}
+    far = {it.contradiction.latency: it.to_dict() for it in far_measurements(calibrated(question))}
     assert far["nttft"]["basis"] == far["itl"]["basis"] == "median"
     assert far["nttft"]["basis_ms"] == 1310 and far["itl"]["basis_ms"] == 52
     assert far["nttft"]["measured_ms"] * 1000 > 1.3 * 1310
@@ -97,8 +97,8 @@ def test_a_probe_is_taken_as_measured_at_the_percentile_that_is_asked_for(folder
     probe = tmp_path / "probe.csv"
     probe.write_text("gpu_profile_id,users,ttft_ms,tpot_ms\n1xH100-80GB,8,1310,52\n")
     far = far_measurements(calibrated(asked(folder("median"), probe=probe)))
-    assert {it.basis for it in far if it.found.users == 8} == {None}
-    assert {it.basis for it in far if it.found.users == 16} == {"median"}
+    assert {it.basis for it in far if it.contradiction.users == 8} == {None}
+    assert {it.basis for it in far if it.contradiction.users == 16} == {"median"}
 
 
 def test_an_explained_percentile_says_what_it_is_estimated_from(folder) -> None:
