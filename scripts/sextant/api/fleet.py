@@ -6,7 +6,7 @@ from typing import Annotated
 
 from sextant.api.groups import time_option
 from sextant.api.keywords import with_keywords
-from sextant.api.question_options import StoreOptions
+from sextant.api.question_options import ServingOptions, StoreOptions
 from sextant.api.shown import ShownAnswer
 
 
@@ -23,8 +23,10 @@ class FleetOptions(StoreOptions):
 
 
 @with_keywords
-def fleet(*, options: FleetOptions) -> ShownAnswer:
+def fleet(*, options: FleetOptions, serving: ServingOptions) -> ShownAnswer:
     """Find which GPUs of a cluster serve which team's LLMs, at the lowest cost.
+
+    How LLMs are served holds for those of all demands.
 
     Returns
     -------
@@ -43,6 +45,8 @@ def fleet(*, options: FleetOptions) -> ShownAnswer:
     Traceback (most recent call last):
     sextant.base.errors.InputError: field 'supply': fleet needs it. Fix: give supply=...
     """
+    from sextant.ask.forecast import MEDIANS
+    from sextant.ask.question import Question
     from sextant.base.files import provenance
     from sextant.fleet.document import fleet_document
     from sextant.fleet.fleet import FleetQuestion, answer_sheets
@@ -51,13 +55,9 @@ def fleet(*, options: FleetOptions) -> ShownAnswer:
         demands=options.demands,
         supply=options.supply,
         traces=options.traces,
+        base=Question(MEDIANS, **serving.of(), **options.measurements()),
         risk=options.risk,
         time_limit_s=options.time_limit,
-        database=options.database,
-        sources=tuple(options.source or ()),
-        workload_id=options.workload_id,
-        scenario_id=options.scenario_id,
-        seed=options.seed,
     )
     answer = answer_sheets(question)
     facts = answer.to_dict()

@@ -31,13 +31,8 @@ _SIZES = {
     "weight_gib": "weight_gib",
 }
 """Fields of `GivenSizes` by option; the first three are needed."""
-_SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
-_SERVED = (
-    *("engine", "gpu_memory_utilization", "enforce_eager"),
-    *("dtype", "kv_dtype", "max_model_len", "prefix_hit_rate"),
-    *_SPECULATION,
-)
-"""Options that are fields of a question by the same name."""
+_PARALLEL = ("data_parallel", "expert_parallel")
+"""Options of a number of GPUs, or all."""
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
     **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
@@ -151,6 +146,11 @@ class ServingOptions:
     """The engine runs without CUDA graphs: its host launches a step's kernels one by one."""
     prefix_hit_rate: float = 0.0  #: Share of the input that the prefix cache saves, 0 to below 1.
 
+    def of(self) -> dict[str, Any]:
+        """Return them as fields of a question. Raises InputError for a wrong number of GPUs."""
+        parts = {name: _parts(getattr(self, name), option_of(name)) for name in _PARALLEL}
+        return vars(self) | parts
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions:
@@ -202,7 +202,6 @@ class CaseOptions:
         """Return what is asked; `more` are other fields of `Question`."""
         from sextant.ask.question import Question
 
-        serving = self.serving
         return Question(
             slo,
             llm_id=self.subject.llm,
@@ -212,9 +211,7 @@ class CaseOptions:
             requests=self.requests.lengths(),
             workload=self.requests.workload,
             is_strict=self.strict,
-            data_parallel=_parts(serving.data_parallel, "--data-parallel"),
-            expert_parallel=_parts(serving.expert_parallel, "--expert-parallel"),
-            **{name: getattr(serving, name) for name in _SERVED},
+            **self.serving.of(),
             **self.store.measurements(),
             **more,
         )

@@ -1,7 +1,7 @@
 """A question: the options of a command, as they were given, and whether they make sense."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -172,18 +172,30 @@ def check_question(question: Question) -> None:
         fix = "give one of them"
         raise InputError("one LLM is needed", field="--llm, --hf-config, --parameters", fix=fix)
 
-    choices: dict[str, Collection[Any]] = {
-        "predictor": configurable(),
-        "decision": DECISIONS,
+    _check_choices(question, {"predictor": configurable(), "decision": DECISIONS})
+    check_serving(question)
+    _check_pools(question)
+    _check_lengths(question)
+
+    if question.risk is not None and not 0 < question.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
+    if question.risk is not None and question.risk < LEAST_RISK:
+        problem = f"{round(1 / LEAST_RISK):,} draws cannot show a risk of {question.risk:g}"
+        fix = f"give {LEAST_RISK:g} or more; `sextant capacity` takes more draws (--draws)"
+        raise InputError(problem, field="--risk", fix=fix)
+    if question.risk is not None and question.decision != "utility":
+        problem = "a risk needs probabilities, which --decision paper does not use"
+        raise InputError(problem, field="--risk", fix="use it with --decision utility")
+
+
+def check_serving(question: Question) -> None:
+    """Raise InputError unless the options of how an LLM is served make sense, whatever the LLM."""
+    choices = {
         "dtype": [None, *PRECISIONS, *DTYPE_PRECISION],
         "kv_dtype": [None, *KV_PRECISIONS, *DTYPE_PRECISION],
     }
-    for name, allowed in choices.items():
-        if (value := getattr(question, name)) not in allowed:
-            fix = f"use one of {', '.join(filter(None, allowed))}"
-            problem = f"unknown {name.replace('_', ' ')} {value!r}"
-            raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
-
+    _check_choices(question, choices)
     _check_engine(question.engine)
     if question.enforce_eager and question.engine and not has_cuda_graphs(question.engine):
         problem = f"{question.engine} has no CUDA graphs to leave out"
@@ -198,19 +210,20 @@ def check_question(question: Question) -> None:
         fix = "give a share of a GPU's memory above 0, up to 1, e.g. 0.9"
         raise InputError(f"{share} is not a share", field="--gpu-memory-utilization", fix=fix)
 
+    longest = question.max_model_len
+    if longest is not None and longest < 1:
+        fix = "give the tokens of the longest request"
+        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
     _check_speculation(question)
-    _check_lengths(question)
 
-    if question.risk is not None and not 0 < question.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
-    if question.risk is not None and question.risk < LEAST_RISK:
-        problem = f"{round(1 / LEAST_RISK):,} draws cannot show a risk of {question.risk:g}"
-        fix = f"give {LEAST_RISK:g} or more; `sextant capacity` takes more draws (--draws)"
-        raise InputError(problem, field="--risk", fix=fix)
-    if question.risk is not None and question.decision != "utility":
-        problem = "a risk needs probabilities, which --decision paper does not use"
-        raise InputError(problem, field="--risk", fix="use it with --decision utility")
+
+def _check_choices(question: Question, choices: Mapping[str, Collection[Any]]) -> None:
+    """Raise InputError for a field that has none of its allowed values."""
+    for name, allowed in choices.items():
+        if (value := getattr(question, name)) not in allowed:
+            fix = f"use one of {', '.join(filter(None, allowed))}"
+            problem = f"unknown {name.replace('_', ' ')} {value!r}"
+            raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
 
 
 def _check_engine(engine: str | None) -> None:
@@ -232,21 +245,20 @@ def _check_speculation(question: Question) -> None:
             field = f"--{name.replace('_', '-')}"
             fix = "name what drafts: --speculative mtp"
             raise InputError("nothing drafts", field=field, fix=fix)
-    if question.is_disaggregated and question.slo.request_rate_rps is None:
-        problem = "pools are sized for requests that arrive"
-        raise InputError(problem, field="--disaggregated", fix="give --request-rate")
     if question.acceptance is not None and question.draft_tokens is None:
         problem = "acceptance depends on the length of the draft"
         raise InputError(problem, field="--acceptance", fix="give --draft-tokens too")
 
 
+def _check_pools(question: Question) -> None:
+    if question.is_disaggregated and question.slo.request_rate_rps is None:
+        problem = "pools are sized for requests that arrive"
+        raise InputError(problem, field="--disaggregated", fix="give --request-rate")
+
+
 def _check_lengths(question: Question) -> None:
     longest = question.max_model_len
     requests = question.requests
-    if longest is not None and longest < 1:
-        fix = "give the tokens of the longest request"
-        raise InputError(f"{longest} is not a length", field="--max-model-len", fix=fix)
-
     mean = sum(length.mean for length in requests) if requests is not None else 0
     if longest is not None and longest < mean:
         problem = f"{longest} tokens are fewer than a request of mean length has ({mean:.0f})"

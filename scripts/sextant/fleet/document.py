@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from sextant.answer.key_figures import chance_figure, price_figure
 from sextant.answer.results import write_results
+from sextant.ask.forecast import MEDIANS
+from sextant.ask.question import Question
 from sextant.base.files import provenance
 from sextant.decide.fleet import FleetPlan, Placement
 from sextant.experiment.experiment import Experiment
@@ -247,9 +249,12 @@ def plan_files(
         demands=demands,
         supply=Path(inputs["supply"]),
         traces=traces[0].parent if traces else demands.parent,
+        base=Question(
+            MEDIANS,
+            characterization=load_run(inputs, experiment, source, decision),
+            seed=seed,
+        ),
         gpus=Path(gpus),
-        characterization=load_run(inputs, experiment, source, decision),
-        seed=seed,
     )
     answer = answer_sheets(question)
 

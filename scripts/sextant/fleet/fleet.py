@@ -16,7 +16,7 @@ from sextant.answer.rate_sizer import LITTLES_LAW, RateSizer, steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, Forecast, fit_medians, fit_predictor, make_predictor
-from sextant.ask.question import Question, check_question
+from sextant.ask.question import Question, check_question, check_serving
 from sextant.ask.serving import as_measured, config_notes, find_llm
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
@@ -30,7 +30,6 @@ from sextant.facts.slo import SLO
 from sextant.fleet.answer import FleetAnswer
 from sextant.fleet.plan import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.fleet.sheets import SheetDemand, candidate_profiles, read_demands, read_supply
-from sextant.points.characterization import Characterization
 from sextant.predict.predictor import Draws
 
 LOOSER = (1.25, 1.5, 2.0)  # Factors on the limits of a demand that are tried.
@@ -45,28 +44,12 @@ class FleetQuestion:
     demands: Path  #: Sheet of what teams want served.
     supply: Path  #: Sheet of the nodes.
     traces: Path  #: Folder of the normalised traces that demands name.
+    base: Question
+    """What the questions of all demands share: measurements, seed, how LLMs are served. Each demand
+    has an LLM, an SLO and requests of its own."""
     risk: float = RISK  #: Largest probability that a served demand misses its limits.
     time_limit_s: float = TIME_LIMIT_S  #: For each solution; then the best plan so far is used.
     gpus: Path = GPUS  #: Folder of the facts of devices.
-    characterization: Characterization | None = None
-    """Points that are read already, in place of `database` and `sources`."""
-    database: Path | None = None
-    sources: tuple[str, ...] = ()  #: As of `Question`.
-    workload_id: str | None = None
-    scenario_id: str | None = None
-    seed: int = 42
-
-    def base(self, slo: SLO) -> Question:
-        """Return a question about an SLO by these measurements; its LLM is still missing."""
-        return Question(
-            slo,
-            characterization=self.characterization,
-            database=self.database,
-            sources=self.sources,
-            workload_id=self.workload_id,
-            scenario_id=self.scenario_id,
-            seed=self.seed,
-        )
 
 
 def answer_sheets(question: FleetQuestion) -> FleetAnswer:
@@ -75,14 +58,14 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
     if not 0 < question.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{question.risk:g} is not a risk", field="--risk", fix=fix)
+    check_serving(question.base)
     pools, gpus = read_supply(question.supply, question.gpus)
     sheet_demands = read_demands(question.demands, question.traces)
 
     # The measurements for all demands are those that the question of the first demand finds.
     first = sheet_demands[0]
-    base = question.base(first.demand.slo)
     profiles = candidate_profiles(pools, gpus)
-    first_question = replace(first.question(base), gpu_profile_ids=tuple(profiles))
+    first_question = replace(first.question(question.base), gpu_profile_ids=tuple(profiles))
     if any(sheet_demand.requests is None for sheet_demand in sheet_demands):
         first_question = replace(first_question, requests=None)
     try:
@@ -92,7 +75,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
             raise
         raise error.at(file=question.demands, row=first.line, field="llm_id") from None
 
-    fleet_options = _find_options(sheet_demands, profiles, source, base, question)
+    fleet_options = _find_options(sheet_demands, profiles, source, question)
 
     answer = answer_fleet(
         [sheet_demand.demand for sheet_demand in sheet_demands],
@@ -186,18 +169,17 @@ def _find_options(
     sheet_demands: Sequence[SheetDemand],
     profiles: Mapping[str, GPUProfile],
     source: Source,
-    base: Question,
     fleet_question: FleetQuestion,
 ) -> _FleetOptions:
     """Return the options of all demands. A demand that fits nowhere has none, and a warning.
 
-    `base` has the measurements to use, the predictor and the seed. Raises InputError: an LLM has no
-    facts, or the measurements cannot answer; the error names the row of the sheet.
+    Raises InputError: an LLM has no facts, or the measurements cannot answer; the error names the
+    row of the sheet.
     """
     prepared = []  # All demands are checked before the first fit.
     for sheet_demand in sheet_demands:
         try:
-            prepared.append(_prepare(sheet_demand, source, base))
+            prepared.append(_prepare(sheet_demand, source, fleet_question.base))
         except InputError as error:
             raise error.at(file=fleet_question.demands, row=sheet_demand.line) from None
 
@@ -213,6 +195,8 @@ def _find_options(
         try:
             case.excluded  # noqa: B018  raises where no profile can serve it
         except InputError as error:
+            if error.field is not None:  # an option that its LLM cannot be served with
+                raise error.at(file=fleet_question.demands, row=sheet_demand.line) from None
             fleet_options.note(demand.demand_id, [str(error)])
             continue
 
@@ -239,7 +223,9 @@ def _prepare(
     question = sheet_demand.question(base)
     check_question(question)
     question, notes = as_measured(question, characterization, has_options=False)
-    find_llm(question, characterization)  # Its facts are complete.
+    llm = find_llm(question, characterization)
+    if not llm.n_experts:  # the layout is that of the fleet's mixtures of experts
+        question = replace(question, data_parallel=None, expert_parallel=None)
     return question, [*notes, *config_notes(question, characterization)]
 
 

@@ -16,6 +16,7 @@ from sextant.fleet.sheets import candidate_profiles, read_demands, read_supply
 from support import ROOT, write_trace
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b"
+LLAMA = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 DEMAND = {"demand_id": "chat", "team": "web", "llm_id": "llama-13b", "itl_ms": 50, "percentile": 50}
 POOL = {"pool_id": "a", "gpu_id": "A100-40GB", "nodes": 1, "devices_per_node": 8}
 POOL |= {"kind": "owned", "usd_per_hour": 2}
@@ -61,6 +62,42 @@ def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
     assert "2 of 2 demands served" in text and "Who runs where" in out.read_text()
     with pytest.raises(InputError, match="'--risk'"):
         asked(here, demands, pools, "--risk", "1")
+
+
+def test_options_of_serving_hold_for_all_demands(here):
+    """A mixture of experts has the layout that is asked; an LLM without experts has none."""
+    row = {**DEMAND, "llm_id": None, "users": None, "request_rate_rps": 1}
+    row |= {"input_tokens": 500, "output_tokens": 100}
+    demands = [
+        {**row, "hf_config": LLAMA},
+        {**row, "demand_id": "code", "hf_config": LLAMA.with_name("openai__gpt-oss-120b.json")},
+    ]
+    pool = {**POOL, "gpu_id": "H100-80GB", "nodes": 2}
+    options = ["--engine", "sglang", "--gpu-memory-utilization", "0.7", "--enforce-eager"]
+    options += ["--data-parallel", "all", "--format", "json"]
+    answer = json.loads(asked(here, demands, [pool], *options))
+    assert answer["plan"]["unserved"] == []
+    memory = answer["memory"]["chat"]["memory"]
+    assert memory["graphs_gib"] == 0
+    used_gib = sum(memory.values()) - memory["activations_gib"]
+    assert used_gib == pytest.approx(0.7 * 79.2)
+    assert "sglang.launch_server" in answer["serving"]["chat"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--gpu-memory-utilization", "1.5"), "'--gpu-memory-utilization': 1.5 is not a share"),
+        (("--engine", "vlm"), "'--engine': unknown engine 'vlm'"),
+        (("--speculative", "ngram"), "line 2, field '--acceptance'"),
+        (("--max-model-len", "100"), "line 2, field '--max-model-len'"),
+    ],
+)
+def test_an_option_that_cannot_be_served_with_is_named(here, options, field):
+    demand = {**DEMAND, "llm_id": None, "hf_config": LLAMA, "request_rate_rps": 1}
+    demand |= {"input_tokens": 500, "output_tokens": 100}
+    with pytest.raises(InputError, match=field):
+        asked(here, [demand], [{**POOL, "gpu_id": "H100-80GB"}], *options)
 
 
 def test_demands_of_one_llm_are_met_or_missed_together(here):
