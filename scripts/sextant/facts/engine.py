@@ -23,6 +23,11 @@ DEFAULT_ENGINE = "vllm"  # its data sheet stands for an engine without one
 _LEAST_LINK_GB_S = 100.0
 """Slowest link between GPUs that is not PCIe, whose fastest, gen5 x16, moves 64 GB/s."""
 
+_KERNELS_OF_LAYER = 9
+"""Of an ordinary layer: those of LLMs whose matrices are not known are not counted."""
+_ATTENTION_KERNELS = 2
+"""Of a layer; `sextant.facts.llm_launches` counts the other ones."""
+
 
 class EngineReserve(NamedTuple):
     """What an engine leaves free of each GPU by default, so that its share depends on the GPU."""
@@ -40,13 +45,14 @@ class EngineMemory(NamedTuple):
 
     is_of_free: bool  # the share is of the memory that the weights leave, not of all memory
     framework_gib: float  # libraries and their work spaces
-    graphs_gib: float  # CUDA graphs
+    graphs_gib: float  # CUDA graphs, whatever the LLM
     has_activations: bool  # the share has to hold the activations of the largest step
     sampler_bytes: int  # per sequence and word of the vocabulary, while tokens are sampled
     utilization: float | None = None  # share of the memory, by default; None: by `reserve`
     reserve: EngineReserve | None = None
     collectives_gib: float = 0.0  # buffers to exchange results with other GPUs, over NVLink
     graphs_in_share: bool = False  # the share has to hold the CUDA graphs
+    graph_kernel_kib: float = 0.0  # of each kernel of a step in each CUDA graph
     expert_hidden_multiple: int = 1  # MXFP4 experts are padded to multiples of these
     expert_ffn_multiple: int = 1  # of the part of one GPU
 
@@ -276,7 +282,7 @@ def memory_of(
         taken = _Taken(
             activations=n * _activation_bytes(llm, plan, sheet, options, n),
             buffers=n * _buffer_bytes(sheet, devices),
-            graphs=n * sheet.graphs_gib * GIB * (not options.is_eager),
+            graphs=n * _graph_bytes(llm, plan, sheet, options),
         )
         usable = _usable_bytes(sheet, share, weights, n * devices.seen_gib * GIB, taken)
 
@@ -400,6 +406,30 @@ def _activation_bytes(
     layer = tokens * widths * DTYPE_BYTES[llm.dtype]
     states = tokens * llm.hidden_size * DTYPE_BYTES[llm.dtype]
     return max(layer, states + sequences * llm.vocab_size * sheet.sampler_bytes)
+
+
+def _graph_bytes(
+    llm: LLM, plan: EngineScheduler, sheet: EngineMemory, options: ServerOptions
+) -> float:
+    """Return the CUDA graphs on each GPU, which keep every kernel of a step once for each size.
+
+    Steps with prompts are captured up to twice the sequences of a server, decodes up to all of its
+    sequences (`_set_cudagraph_sizes` in vllm/config/vllm.py).
+    """
+    if options.is_eager:
+        return 0.0
+    sequences = options.max_num_seqs or plan.max_num_seqs
+    largest = min(2 * sequences, plan.graph_sequences)
+    n_graphs = _captured_sizes(largest) + _captured_sizes(min(sequences, largest))
+    of_layers = llm.n_products + llm.n_small_kernels or _KERNELS_OF_LAYER * llm.n_layers
+    n_kernels = of_layers + _ATTENTION_KERNELS * llm.n_layers
+    return sheet.graphs_gib * GIB + sheet.graph_kernel_kib * 1024 * n_kernels * n_graphs
+
+
+def _captured_sizes(largest: int) -> int:
+    """Return how many sizes of a step are captured: 1, 2, 4, every 8th to 256, then every 16th."""
+    small = sum(size <= largest for size in (1, 2, 4))
+    return small + min(largest, 256) // 8 + max(largest - 256, 0) // 16
 
 
 def _buffer_bytes(sheet: EngineMemory, devices: Devices) -> float:
