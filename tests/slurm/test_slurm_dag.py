@@ -121,3 +121,13 @@ def test_a_name_that_the_cluster_lacks_ends_the_run_before_a_job(
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert said in line
     assert finished.cluster.submissions() == before
+
+
+def test_what_sbatch_says_of_a_group_reaches_the_screen(finished: SlurmProject) -> None:
+    # Nothing is known of reservations before a submission.
+    names = ("slurm_account=sextant", "slurm_partition=gpu", "slurm_extra='--reservation=none'")
+    arguments = ("--forcerun", "build_store", "--default-resources", *names)
+    done = finished.on_slurm(*arguments, timeout_s=300)
+    assert done.returncode == 1
+    said = "Error in group answers: SLURM sbatch failed. The error message was 'sbatch: error: "
+    assert f"message: {said}Batch job submission failed: Requested reservation" in done.stderr

@@ -72,6 +72,7 @@ def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
     [
         ("llms.tsv", "llm_id", "llm", ["llms.tsv, line 1", "'llm'"]),
         ("config.yaml", "- static_policy", "- oracle", ["predictors", "'oracle'"]),
+        ("config.yaml", "seed:", "\tseed:", ["config.yaml, line", "not YAML", "not tabs"]),
     ],
 )
 def test_bad_input_gets_one_clear_error_before_anything_runs(project, path, old, new, said) -> None:
@@ -89,7 +90,8 @@ def test_a_configuration_in_another_folder_is_told_where_the_defaults_are(tmp_pa
     snakefile = ROOT / "workflow" / "Snakefile"
     sheets = ROOT / "config" / "azure.yaml"
     arguments = ("--dry-run", "--snakefile", str(snakefile), "--configfile", str(sheets))
-    status, text = run(tmp_path, *arguments)
-    assert status == 1
-    (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
-    assert "config/config.yaml" in line and f"--directory {ROOT}" in line
+    for given, file in (arguments, "config.yaml"), (arguments[:-2], "demo.yaml"):
+        status, text = run(tmp_path, *given)
+        assert status == 1
+        (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
+        assert f"config/{file}" in line and f"--directory {ROOT}" in line

@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from snakemake.logging import logger
+
 from sextant.base.errors import InputError, require_docstrings
 from sextant.base.files import library_files
 from sextant.base.job_log import announce_to_jobs, end_with_parent
@@ -12,6 +14,7 @@ from sextant.base.sheets import DEFAULT_FILES, by_file_name, file_name
 from sextant.engine.registry import check_settings, missing_engine
 from sextant.experiment.current import compare_cells, is_workload_of, stale_cells
 from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
+from sextant.experiment.group_errors import GroupErrors
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.servers import SIMULATED, engine_settings
@@ -19,6 +22,7 @@ from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.experiment.slurm import (
     SlurmNames,
     as_submitted,
+    check_extra_options,
     check_requests,
     read_nodes,
     submission_warnings,
@@ -28,14 +32,14 @@ from sextant.points.cell_files import changed_cells, take_of
 from sextant.predict.predictor import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
 
-ROOT = Path(workflow.basedir).parent  # of this file's project, wherever Snakemake runs
-
 try:
     require_docstrings()
     if not config.keys() >= {"registry", "pathvars"} and not Path(DEFAULT_FILES[-1]).is_file():
         problem = "there is no such file here: the defaults of a --configfile are not found"
         raise InputError(problem, file=DEFAULT_FILES[-1], fix=f"add --directory {ROOT}")
     if workflow.is_main_process and workflow.resource_settings.nodes is not None:
+        from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
+
         submitted_with = workflow.resource_settings.default_resources
         of_cells = workflow.resource_settings.overwrite_resources.get("benchmark_cell", {})
         slurm_names = SlurmNames(
@@ -46,6 +50,11 @@ try:
             of_cells["slurm_partition"].raw if "slurm_partition" in of_cells else None,
         )
         slurm_names.check()
+        stated = (submitted_with, *workflow.resource_settings.overwrite_resources.values())
+        extras = [it["slurm_extra"].raw for it in stated if "slurm_extra" in it]
+        check_extra_options(extras, get_forbidden_slurm_options())
+        if not workflow.output_settings.dryrun:
+            slurm_names.check_accounting()
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
         check_installed(config["predictors"], "predictors")
@@ -72,6 +81,7 @@ if workflow.is_main_process:
         sys.exit(f"Error: {error}")
     print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
 
+logger.addFilter(GroupErrors())
 announce_to_jobs()
 if workflow.remote_exec:
     end_with_parent()

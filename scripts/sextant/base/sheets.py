@@ -389,6 +389,14 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         fix = "correct its path"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        has_tab = any("\t" in line for line in lines)
+        problem = f"not YAML ({' '.join((error.problem or error.context or '').split())})"
+        fix = "indent with spaces, not tabs" if has_tab else "correct this line"
+        row = mark.line + 1 if mark else None
+        raise InputError(problem, file=path, row=row, fix=fix) from None
     # ValueError: no UTF-8, or a date or a number that Python does not have.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = f"not YAML ({' '.join(str(error).split())})"

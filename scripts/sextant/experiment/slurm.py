@@ -6,7 +6,8 @@ itself where the partition is, and a job that no node can run is refused one by 
 
 import getpass
 import re
-from collections.abc import Collection, Iterable, Mapping
+import subprocess
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -64,6 +65,45 @@ class SlurmNames:
         _require("slurm_partition", self.partition, partitions, "partitions")
         _require("slurm_partition", self.cell_partition, partitions, "partitions")
         _require("qos", self.qos, qos, f"QOS of {user}")
+
+    def check_accounting(self) -> None:
+        """Raise InputError where SLURM names no accounts because its accounting is away.
+
+        The plugin looks the account up at each submission. Without an answer it waits for ever if
+        the job is a group.
+        """
+        commands = (("sacctmgr", "--noheader", "show", "cluster"), ("sshare", "-U", "--noheader"))
+        if self.account and not any(map(_answers, commands)):
+            fix = "run again when one of them does"
+            problem = (
+                f"neither sacctmgr nor sshare answers, so {self.account!r} cannot be looked up"
+            )
+            raise InputError(problem, field="slurm_account", fix=fix)
+
+
+def check_extra_options(extras: Iterable[str], refused: Mapping[str, str]) -> None:
+    """Raise InputError for options in `slurm_extra` that the plugin sets itself.
+
+    The plugin refuses a job with such an option. Of a group nothing is said, and it waits for ever.
+
+    Args:
+        extras: each `slurm_extra` of a profile, as Snakemake has it.
+        refused: the plugin's patterns, and what each is.
+    """
+    for extra in extras:
+        for pattern, name in refused.items():
+            if found := re.search(pattern, extra):
+                problem = f"{found[0].strip(' =')} is an option that Snakemake's plugin sets itself"
+                fix = f"write the resource of the {name} into {_PROFILE} in its place"
+                raise InputError(problem, field="slurm_extra", fix=fix)
+
+
+def _answers(command: Sequence[str]) -> bool:
+    """Return whether a command ends well."""
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def submission_warnings(n_jobs: int) -> list[str]:

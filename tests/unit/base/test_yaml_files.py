@@ -23,6 +23,11 @@ BAD = {
     "a key twice": ("a: 1\nb:\n  c: 1\n  c: 2\n", "line 4: the key 'c' is already in line 3"),
     "a list": ("[a, b]", "no keys and values"),
     "half a list": ("a: [b", "expected"),
+    "a tab": (
+        "a: 1\nb:\n\tc: 2\n",
+        "bad.yaml, line 3: not YAML .*Fix: indent with spaces, not tabs",
+    ),
+    "a colon": ("a: 1\nb: c: d\n", "bad.yaml, line 2: not YAML .*Fix: correct this line"),
 }
 
 

@@ -4,12 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
 
 from sextant.base.errors import InputError
 from sextant.experiment.job_request import JobRequest
 from sextant.experiment.slurm import (
     SlurmNames,
     as_submitted,
+    check_extra_options,
     check_requests,
     read_nodes,
     submission_warnings,
@@ -68,6 +70,27 @@ def test_a_placeholder_is_refused_where_no_accounts_are_kept(slurm: Path) -> Non
     (slurm / "sacctmgr").write_text("#!/bin/sh\n")
     with pytest.raises(InputError, match="'default' is the profile's placeholder"):
         SlurmNames("default", "gpu").check()
+
+
+def test_accounting_that_is_away_is_an_error_before_the_first_job(slurm, monkeypatch) -> None:
+    SlurmNames("lab").check_accounting()  # sacctmgr answers
+    (slurm / "sacctmgr").write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", str(slurm))
+    with pytest.raises(InputError, match="neither sacctmgr nor sshare answers, so 'lab'"):
+        SlurmNames("lab").check_accounting()
+    SlurmNames(None).check_accounting()
+    (slurm / "sshare").write_text("#!/bin/sh\n")
+    (slurm / "sshare").chmod(0o755)
+    SlurmNames("lab").check_accounting()
+
+
+def test_an_extra_option_that_the_plugin_sets_is_refused() -> None:
+    refused = get_forbidden_slurm_options()
+    check_extra_options(["'--exclude='", "'--exclusive --reservation=lab'"], refused)
+    for extra in ("'--exclude= --constraint=nvlink'", "'-C nvlink'"):
+        said = r"'slurm_extra': (--constraint|-C) is an option .* resource of the node constraints"
+        with pytest.raises(InputError, match=said):
+            check_extra_options([extra], refused)
 
 
 NODES = """\
