@@ -256,11 +256,15 @@ def results(cell: Path) -> tuple[dict, pd.DataFrame]:
 
 
 def left_behind(run: Run) -> list[str]:
-    """Return what a run that has finished should not have left: processes and files."""
+    """Return what a run that has finished should not have left: processes and files.
+
+    Locks of devices stay: a file that is removed while another run waits for it locks nothing.
+    """
     names = [
         str(path)
         for place in (run.folder / "results", run.folder / "tmp")
         for path in place.rglob("*")
-        if ".partial" in path.name or path.name == ".lock" or path.name.startswith("sextant-")
+        if (".partial" in path.name or path.name == ".lock" or path.name.startswith("sextant-"))
+        and not path.name.startswith("sextant-devices-")
     ]
     return [*run.processes().values(), *names]
