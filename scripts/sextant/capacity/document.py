@@ -134,12 +134,12 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
 
     caption = (
         f"Traffic in buckets of {findings.timeline.bucket_s} s; latencies and failures "
-        f"{windows_words(answer.target)}, simulated with the law of the draw that needs these "
-        "replicas."
+        f"{windows_words(answer.target)}, simulated in the worst case that these replicas are "
+        "meant for."
     )
-    law = "the law of a draw that needs these replicas"
+    condition = "in the worst case that they are meant for"
     if answer.chosen.probability_met is None:
-        law = "the likeliest law"
+        condition = "by the likeliest law"
     rows = [
         (
             plural(neighbour.replicas, "replica"),
@@ -156,7 +156,7 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
         Section("Timeline", timeline_charts(answer, findings, caption)),
         *profiles,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
-        Section(f"With {deployment_words(answer.chosen)}, by {law}", [neighbours, changes]),
+        Section(f"With {deployment_words(answer.chosen)}, {condition}", [neighbours, changes]),
         _schedule_section(findings.schedule),
         *(_scaling_sections(answer, findings.scaling) if findings.scaling else []),
     ]

@@ -33,7 +33,9 @@ def timeline_charts(
     if curves.has_moving_replicas:
         lines_by_label["Replicas"] = curves.replicas()
     else:
-        quiet.append(f"{findings.timeline.replicas} replicas stay")
+        replicas = findings.timeline.replicas
+        stay = "the replica stays" if replicas == 1 else f"all {replicas} replicas stay"
+        quiet.append(stay)
     for metric, limit in answer.slo.limits.items():
         share = curves.largest_share(metric, limit)
         if share >= _LEAST_SHARE:

@@ -302,9 +302,10 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
             sheet = config["sheets"]["gpu_profiles"]
             raise InputError(problem, file=sheet, field="gpu_id", fix=fix)
         elif config["engine"].get("name") == SIMULATED and gpu.kind == "cpu":
-            problem = f"{gpu.gpu_id} cannot be simulated: the law is that of GPUs"
+            problem = f"{gpu.gpu_id} cannot be rehearsed: the law of a step was learned on GPUs, "
+            problem += "and no measurement of processor cores ships"
             sheet = config["sheets"]["gpu_profiles"]
-            fix = "leave the profile out of the rehearsal"
+            fix = "leave the profile out, or measure it; config/cluster.yaml has GPUs to rehearse"
             raise InputError(problem, file=sheet, field="gpu_id", fix=fix)
         elif config["engine"].get("name") == ENDPOINT:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"

@@ -35,6 +35,7 @@ from sextant.report.stored import (
     StoredRecommendation,
     Tables,
     detailed_slos,
+    measured_word,
     read_tables,
     slos_by_id,
     sources,
@@ -214,7 +215,9 @@ def key_figures(tables: Tables) -> KeyFigures:
         figures.append(KeyFigure("Price of a case", f"{' to '.join(ends)} USD/h"))
     if points := tables["deciding"]:
         detail = _points_words(points)
-        figures.append(KeyFigure("Measured", plural(len(points), "point"), detail))
+        words = sorted({measured_word(row["source"]) for row in points})
+        title = " and ".join(words).capitalize()
+        figures.append(KeyFigure(title, plural(len(points), "point"), detail))
     if means := predictor_means(tables["score"]):
         best = means[0]
         detail = f"{marked(best['predictor'])}, on LLMs that it had not seen"

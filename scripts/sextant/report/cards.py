@@ -14,7 +14,6 @@ from sextant.pages.blocks import Beside, Block, Chart, Facts, Headline, Note, Se
 from sextant.pages.charts import NARROW_IN, Axis, Curve, Panel, panels_figure
 from sextant.pages.words import chance, number, plural
 from sextant.points.frame import TARGETS, limited, replica_load
-from sextant.predict.predictor import MEASURED
 from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report.answers import deployment_cell, miss_words, slo_words
 from sextant.report.stored import (
@@ -22,6 +21,7 @@ from sextant.report.stored import (
     StoredRecommendation,
     Tables,
     load_curves,
+    measured_word,
     simulated_llms,
 )
 
@@ -64,7 +64,9 @@ class DeploymentCard:
         """
         llm_id = self.answer.llm_id
         is_measured = self.answer.is_measured
-        how = MEASURED if is_measured else f"predicted by {self.answer.predictor}"
+        how = f"predicted by {self.answer.predictor}"
+        if is_measured:
+            how = measured_word(self.answer.source)
         facts = self.facts_blocks()
         charts: list[Block] = []
         if self.curves[TARGETS].notna().any(axis=None):

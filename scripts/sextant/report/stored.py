@@ -13,6 +13,7 @@ import pandas as pd
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
 from sextant.decide.headroom import NextBest, compare_options
+from sextant.experiment.servers import SIMULATED
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
@@ -107,6 +108,11 @@ def sources(tables: Tables) -> list[str]:
     """Return the characterizations in the store; `measured` alone if it has none yet."""
     names = {row["source"] for name in ("point", "score") for row in tables[name]}
     return sorted(names) or [MEASURED]
+
+
+def measured_word(source: str) -> str:
+    """Return what the points of a source are: measured, or simulated in a rehearsal."""
+    return SIMULATED if source.startswith(SIMULATED) else MEASURED
 
 
 class RecommendationKey(NamedTuple):

@@ -18,7 +18,14 @@ from sextant.report.answers import (
     priced_cell,
     score_blocks,
 )
-from sextant.report.stored import TARGET_NAMES, SLOReport, Tables, prediction_pairs, sources
+from sextant.report.stored import (
+    TARGET_NAMES,
+    SLOReport,
+    Tables,
+    measured_word,
+    prediction_pairs,
+    sources,
+)
 
 
 def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
@@ -90,7 +97,7 @@ def _held_out_table(report: SLOReport) -> Table:
             row.append(f"{priced_cell(Option.of(guess))} {verdict}")
         rows.append(row)
 
-    header = ["LLM", "optimum (measured)", *map(marked, report.held_out)]
+    header = ["LLM", f"optimum ({measured_word(report.source)})", *map(marked, report.held_out)]
     note = (
         "✓ carries all users within the limits, at so much above the optimum's cost; ✗ does not; "
         "not judged: no profile meets the SLO."

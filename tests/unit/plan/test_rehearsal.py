@@ -10,7 +10,7 @@ from sextant.ask import source
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.bench.measurement import Cell, cell_from_definition
-from sextant.experiment.loading import check_config
+from sextant.experiment.loading import check_config, load_experiment
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import GPUProfile, load_gpu
 from sextant.plan.rehearsal import rehearse_cell
@@ -127,3 +127,9 @@ def test_the_source_says_whether_points_are_simulated(config):
         with pytest.raises(InputError, match="the points of a rehearsal are called simulated"):
             check_config(given(name, called), "config.yaml")
     check_config(given("simulated", "simulated"), "config.yaml")
+
+
+def test_processor_cores_are_refused_with_what_to_rehearse_instead(config):
+    demo = config | {"source": "simulated", "engine": config["engine"] | {"name": "simulated"}}
+    with pytest.raises(InputError, match=r"cpu-core cannot be rehearsed.*config/cluster\.yaml"):
+        load_experiment(demo)

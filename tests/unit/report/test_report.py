@@ -176,6 +176,17 @@ def test_a_rate_that_is_simulated_has_that_answer_alone_and_another_a_steady_loa
     assert "good" not in {row["llm_id"] for row in document["decisions"]}
 
 
+def test_nothing_of_a_rehearsal_is_called_measured(tmp_path):
+    rows = {
+        table: [row | {"source": "simulated"} if "source" in row else row for row in of_table]
+        for table, of_table in ROWS.items()
+    }
+    _, html, _ = written(tmp_path, rows)
+    text = Page(html).text
+    assert "good (simulated): " in text and "optimum (simulated)" in text
+    assert "(measured)" not in text and "Measured 4 points" not in text
+
+
 def test_the_cheapest_deployment_and_what_the_next_best_costs_more(report):
     _, _, document = report
     row = answer_of(document, "good")
