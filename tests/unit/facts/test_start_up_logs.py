@@ -70,16 +70,16 @@ def test_graphs_are_of_the_sizes_that_a_server_captures():
     devices = profile_of_id("1xH100-80GB").devices
 
     def graphs_gib(
-        max_num_seqs: int | None, version: str = "0.24", is_eager: bool = False
+        max_num_seqs: int | None, version: str = "0.19", is_eager: bool = False
     ) -> float:
         options = ServerOptions(version, max_num_seqs, is_eager=is_eager)
         return memory_of(llm, devices, None, "vllm", options=options).per_gpu.graphs_gib
 
     of_graph = 15 / 2**20 * (llm.n_products + llm.n_small_kernels + 2 * llm.n_layers)
-    assert graphs_gib(None) == pytest.approx(of_graph * (51 + 51))
-    assert graphs_gib(256) == pytest.approx(of_graph * (51 + 35))
-    assert graphs_gib(8) == pytest.approx(of_graph * (5 + 4))
-    assert graphs_gib(None, "0.19") - graphs_gib(None) == pytest.approx(0.33)
+    assert graphs_gib(None) == pytest.approx(0.33 + of_graph * (51 + 51))
+    assert graphs_gib(256) == pytest.approx(0.33 + of_graph * (51 + 35))
+    assert graphs_gib(8) == pytest.approx(0.33 + of_graph * (5 + 4))
+    assert graphs_gib(None, "0.24") == pytest.approx(0.7)
     assert graphs_gib(None, is_eager=True) == 0
 
 
