@@ -1,7 +1,7 @@
 """The candidates of a question: GPU profiles, and the prices that hold for them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,8 @@ from sextant.base.sheets import load_sheet
 from sextant.facts import gpu
 from sextant.facts.gpu import GPUProfile, cheapest, has_own_price
 from sextant.pages.words import joined
+
+_MOST_NODES = 8
 
 
 class Prices(NamedTuple):
@@ -154,6 +156,22 @@ def unmeasured_candidates(
         for profile_id, gpu_profile in gpu.offered_profiles(named_prices.providers).items()
         if gpu_profile.gpu.gpu_id not in source.gpu_ids
     }
+
+
+def nearest_number(gpu_profile: GPUProfile, can_serve: Callable[[GPUProfile], bool]) -> str | None:
+    """Return which other number of the same GPU can serve, e.g. `16xH100-80GB (2 nodes)`.
+
+    Of 1, 2, 4 … GPUs on up to 8 nodes it is the nearest; None: none can.
+    """
+    gpu = gpu_profile.gpu
+    most_gpus = _MOST_NODES * gpu.n_gpus_per_node
+    numbers = (2**power for power in range(most_gpus.bit_length()))
+    for n_gpus in sorted(numbers, key=lambda n: abs(math.log2(n / gpu_profile.n_gpus))):
+        other = replace(gpu_profile, gpu_profile_id=f"{n_gpus}x{gpu.gpu_id}", n_gpus=n_gpus)
+        if can_serve(other):
+            nodes = f" ({other.n_nodes} nodes)" * (other.n_nodes > 1)
+            return f"{other.gpu_profile_id}{nodes}"
+    return None
 
 
 def price_notes(question: Question, gpu_profiles: Mapping[str, GPUProfile]) -> list[str]:

@@ -10,7 +10,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.ask.api_prices import find_api_prices
-from sextant.ask.candidates import candidates_of, price_notes, unmeasured_candidates
+from sextant.ask.candidates import (
+    candidates_of,
+    nearest_number,
+    price_notes,
+    unmeasured_candidates,
+)
 from sextant.ask.caveats import (
     doubt_notes,
     failing_profiles,
@@ -290,16 +295,7 @@ class Case:
             if gpu_profile.gpu.gpu_id in gpus_left_out
             and profile_id not in question.gpu_profile_ids
         }
-        longest = longest_request_tokens(question, self.source)
-        excluded |= ruled_out(
-            self.llm,
-            self.gpu_profiles,
-            longest,
-            self.memory_utilization,
-            self.serving.engine,
-            question.data_parallel or 1,
-            self.server_options,
-        )
+        excluded |= self._ruled_out(self.gpu_profiles)
         excluded |= _uneven_layouts(self)
         excluded |= self.failing
         if len(excluded) < len(self.gpu_profiles):
@@ -309,13 +305,35 @@ class Case:
             self.failing or excluded,
             key=lambda name: self.gpu_profiles[name].devices.memory_bytes,
         )
-        fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
-        if self.llm.context_tokens < longest:
+        fix = self._remedy(self.gpu_profiles[largest])
+        if self.llm.context_tokens < longest_request_tokens(question, self.source):
             fix = "ask about shorter requests, or give a config.json with a longer context"
         if largest in self.failing:
             fix = "find out why they failed and measure again, or allow it (--max-failed)"
         problem = f"no GPU profile can serve {self.llm_id}; {largest}: {excluded[largest]}"
         raise InputError(problem, fix=fix)
+
+    def _remedy(self, gpu_profile: GPUProfile) -> str:
+        """Return how the LLM can be served, where a GPU profile has no room for it."""
+        enough = nearest_number(gpu_profile, lambda profile: not self._ruled_out({"": profile}))
+        remedies = [f"ask about {enough}" if enough else "add a larger GPU profile"]
+        if self.question.max_model_len is not None:
+            shorter = self.varied({"max_model_len": None})
+            if shorter_len := shorter.start_up(gpu_profile).max_model_len:
+                remedies.append(f"start the server with --max-model-len {shorter_len}")
+        return ", ".join([*remedies, "or quantize the LLM (--dtype)"])
+
+    def _ruled_out(self, gpu_profiles: Mapping[str, GPUProfile]) -> dict[str, str]:
+        """Return why some GPU profiles have no room for the LLM, by profile."""
+        return ruled_out(
+            self.llm,
+            gpu_profiles,
+            longest_request_tokens(self.question, self.source),
+            self.memory_utilization,
+            self.serving.engine,
+            self.question.data_parallel or 1,
+            self.server_options,
+        )
 
     @property
     def longest_served_tokens(self) -> int:

@@ -137,20 +137,31 @@ def outside_of_measurements(
 
 
 def _outside_nodes(source: Source, gpu_profiles: Mapping[str, GPUProfile]) -> list[tuple[str, str]]:
-    """Return which candidates span several nodes, if no measured profile does."""
-    measured = source.characterization.profiles
+    """Return which candidates span more nodes, or have more GPUs on one, than any measured one."""
     measured_ids = source.characterization.points["gpu_profile_id"].unique()
-    if any(measured[profile_id].n_nodes > 1 for profile_id in measured_ids):
-        return []
+    measured = [source.characterization.profiles[profile_id] for profile_id in measured_ids]
+    most_gpus = max(profile.n_gpus for profile in measured)
+    candidates = sorted(gpu_profiles.items())
+    clauses = []
+
+    wide = [
+        profile_id
+        for profile_id, profile in candidates
+        if profile.n_nodes == 1 and profile.n_gpus > most_gpus and profile.gpu.kind != "cpu"
+    ]
+    if wide:
+        text = f"{joined(wide)}, where replicas on up to {plural(most_gpus, 'GPU')} were measured"
+        clauses.append(("--gpu-profiles", text))
+
     spans = [
         f"{profile_id} on {profile.n_nodes} nodes of {profile.gpu.n_gpus_per_node} GPUs"
-        for profile_id, profile in sorted(gpu_profiles.items())
+        for profile_id, profile in candidates
         if profile.n_nodes > 1
     ]
-    if not spans:
-        return []
-    text = f"{joined(spans)}, tensor parallel over a network of {NETWORK_GB_S:g} GB/s a GPU, "
-    return [("--gpu-profiles", text + "where single nodes were measured")]
+    if spans and all(profile.n_nodes == 1 for profile in measured):
+        text = f"{joined(spans)}, tensor parallel over a network of {NETWORK_GB_S:g} GB/s a GPU, "
+        clauses.append(("--gpu-profiles", text + "where single nodes were measured"))
+    return clauses
 
 
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:

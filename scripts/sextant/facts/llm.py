@@ -256,6 +256,10 @@ _FORMATS = ((6.0, "int4"), (12.0, "fp8"))  # format by the most bits of a weight
 _Size = Annotated[float, Field(gt=0, le=1e15)]
 
 
+GIVEN_TYPE = "given"
+"""Type of an LLM of which sizes alone are known."""
+
+
 @dataclass(frozen=True)
 class GivenSizes:
     """Sizes of an LLM that the user states; all others are those of a usual decoder."""
@@ -296,7 +300,7 @@ class GivenSizes:
         kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
         kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
         return LLM(
-            llm_type="given",
+            llm_type=GIVEN_TYPE,
             n_layers=self.n_layers,
             hidden_size=n_heads * _HEAD_DIM,
             ffn_size=4 * n_heads * _HEAD_DIM,

@@ -23,7 +23,6 @@ from sextant.workload.profiles import HOUR_S, traffic_series
 
 _LEAST_HOURS = 24  # A trace with fewer whole hours may lack the busiest hour of a day.
 _TRACE_NOTE = "its busiest hour has its mean rate; `sextant capacity` simulates bursts within it."
-_MOST_GPUS = 8  # Most devices of a replica: no more were measured anywhere.
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,8 @@ def candidate_profiles(pools: Sequence[GPUPool], gpus: Mapping[str, GPU]) -> dic
         pools_of_gpu = [pool for pool in pools if pool.gpu_id == gpu_id]
         most_gpus = 1
         if not is_slice(gpu_id):
-            most_gpus = min(max(pool.devices_per_node for pool in pools_of_gpu), _MOST_GPUS)
+            largest_node = max(pool.devices_per_node for pool in pools_of_gpu)
+            most_gpus = min(largest_node, gpu.n_gpus_per_node)
 
         usd_per_hour = min(pool.usd_per_hour for pool in pools_of_gpu)
         for n_gpus in (2**power for power in range(most_gpus.bit_length())):

@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from sextant.experiment.servers import Variant
 from sextant.facts.engine import AS_SHIPPED, ServerOptions, memory_of
 from sextant.facts.gpu import GIB, Devices
-from sextant.facts.llm import LLM
+from sextant.facts.llm import GIVEN_TYPE, LLM
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # how a cell's files are read
 
@@ -150,10 +150,11 @@ def assess(
     kv_gib = memory.kv_bytes / GIB
 
     # Tensor parallelism shares heads out evenly: vLLM accepts nothing else. MLA's latent vector is
-    # not split: only the number of heads has to be divisible.
+    # not split: only the number of heads has to be divisible. Stated sizes do not tell the heads.
     width = round(devices.n_gpus / data_parallel)
     fewer, more = sorted((llm.n_kv_heads, width))
     is_even = llm.n_heads % width == 0 and (llm.kv_latent_size or more % fewer == 0)
+    is_even |= llm.llm_type == GIVEN_TYPE
     verdict = FEASIBLE
     if devices.kind != "cpu" and not is_even:
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": width}

@@ -123,7 +123,8 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
 
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
     model = Roofline(slo, gpu_profiles, case.question.seed)
-    forecast = fit_predictor(model, case, slo).forecast(case, slo)
+    fitted = fit_predictor(model, case, slo)
+    forecast = fitted.forecast(case, slo)
     (terms,) = frame_rows(model.explain(case.rows_at(model, [users], [gpu_profile_id])))
 
     # A fit may take the memory for larger than it is.
@@ -148,6 +149,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
         warnings=[
             *outside_warning(clauses, case.source),
             *case.notes,
+            *fitted.notes,
             *case.assumed_notes(),
             *case.start_up(case.gpu_profiles[gpu_profile_id]).notes(),
             *estimates(points, slo),
