@@ -36,6 +36,8 @@ _LEAST_FAR_S = 86_400.0
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 _NOT_CODED = (*_NUMBERS, "request_id", formats.HASH_IDS)
 _BATCH_ROWS = 100_000
+_BATCH_VALUES = 2_000_000
+"""Most values of a batch of rows: one with block ids has thousands."""
 _MEMORY = "300MB"  # of a sort; what does not fit into it goes to the disk
 _MOST_VALUES = 1_000  # different cells that break a rule, whose number is kept
 
@@ -230,8 +232,7 @@ class Output:
             _bound(database, folder)
             rows = formats.parquet_rows(unsorted, has_row_number=True)
 
-            ends = f"SELECT quantile_disc(arrival_s, [0.01, 0.99]) FROM {rows}"
-            low_s, high_s = database.execute(ends).fetchall()[0][0]
+            low_s, high_s = _ends_s(database, rows, self._accepted.n_accepted)
             reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
             is_near = f"arrival_s BETWEEN {low_s - reach_s!r} AND {high_s + reach_s!r}"
 
@@ -245,7 +246,7 @@ class Output:
             in_order = f"""SELECT * EXCLUDE (file_row_number)
                 REPLACE (arrival_s - {start_s!r} AS arrival_s)
                 FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
-            for batch in database.sql(in_order).to_arrow_reader(_BATCH_ROWS):
+            for batch in database.sql(in_order).to_arrow_reader(_batch_rows(unsorted)):
                 table = pa.Table.from_batches([batch]).cast(self._form.schema)
                 self._trace.write_table(table)
                 self._accepted.duration_s = batch["arrival_s"][-1].as_py()
@@ -279,9 +280,37 @@ def _by_count(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
+def _ends_s(database: duckdb.DuckDBPyConnection, rows: str, n: int) -> tuple[float, float]:
+    """Return the 1st and the 99th percentile of the arrivals of `n` rows, in seconds.
+
+    They are those of `quantile_disc`, which holds all values in memory.
+    """
+    low, high = (max(1, math.ceil(share * n)) for share in (0.01, 0.99))
+    query = f"""SELECT min(arrival_s), max(arrival_s) FROM (
+        SELECT arrival_s, row_number() OVER (ORDER BY arrival_s) AS place FROM {rows})
+        WHERE place IN ({low}, {high})"""
+    low_s, high_s = database.execute(query).fetchall()[0]
+    return low_s, high_s
+
+
+def _batch_rows(trace: Path) -> int:
+    """Return how many rows of a trace are held in memory at a time."""
+    stored = pq.read_metadata(trace)
+    groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
+    n_values = sum(
+        group.column(n).num_values for group in groups for n in range(stored.num_columns)
+    )
+    return max(1, min(_BATCH_ROWS, _BATCH_VALUES * stored.num_rows // n_values))
+
+
 def _bound(database: duckdb.DuckDBPyConnection, folder: str) -> None:
-    """Limit a query's memory; what does not fit goes to the disk."""
-    database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
+    """Limit a query's memory; what does not fit goes to the disk.
+
+    Each thread holds blocks of its own that have to fit, so there is one.
+    """
+    database.execute(
+        f"SET threads = 1; SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false"
+    )
     database.execute(f"SET temp_directory = {formats.sql_text(folder)}")
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,6 @@ def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
     `kinds` of parts are in the order in which a prompt has them. The same parts in different lines
     get the same ids.
     """
-    id_of_part: dict[tuple[int, str], int] = {}
 
     def read(line: str) -> dict[str, Any] | str:
         row = split(line)
@@ -117,17 +117,12 @@ def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
                 return f"{kind}_tokens: not a whole number from 0 to 9999999"
         if sum(int(row[f"{kind}_tokens"]) for kind in kinds) > _MOST_OF_PARTS:
             return f"more than {_MOST_OF_PARTS:,} tokens in all parts"
-        return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, id_of_part)}
+        return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens)}
 
     return read
 
 
-def _ids_of_parts(
-    row: dict[str, str],
-    kinds: Sequence[str],
-    block_tokens: int,
-    id_of_part: dict[tuple[int, str], int],
-) -> list[int]:
+def _ids_of_parts(row: dict[str, str], kinds: Sequence[str], block_tokens: int) -> list[int]:
     """Return an id for each block: it stands for all parts up to the block's last token.
 
     The file has the tokens of each kind, not of each part. If a kind has as many parts as its text
@@ -148,10 +143,19 @@ def _ids_of_parts(
             ends.append(
                 n_before + (end_of_piece if is_cut else round(number * n_tokens / len(parts)))
             )
-            last = id_of_part.setdefault((last, part), len(id_of_part))
+            last = _id_after(last, part)
             ids.append(last)
         n_before += n_tokens
 
     starts = range(0, ends[-1] if ends else 0, block_tokens)
 
     return [ids[bisect_left(ends, min(at + block_tokens, ends[-1]))] for at in starts]
+
+
+def _id_after(before: int, part: str) -> int:
+    """Return the id of a part after the parts that an id stands for; -1: it is the first.
+
+    A hash of 63 bits: a table of all parts would take more memory than the trace.
+    """
+    digest = blake2b(f"{before} {part}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1

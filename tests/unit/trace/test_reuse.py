@@ -261,6 +261,10 @@ def test_parts_of_prompts_become_blocks_as_far_as_all_before_are_equal(tmp_path)
     # Tokens 0 to 511 are part 1, to 521 part 2, to 536 and 551 the passages, to 559 the others.
     assert len(first) == 35 and len(set(first)) == 4
     assert [n_alike(first, other) for other in others] == [33, 32, 35]
+    # Ids do not depend on the lines before: no table of all parts is kept.
+    (tmp_path / "alone").mkdir()
+    alone, _, _ = ingest(tmp_path / "alone", "\n".join([RAGPULSE, rows[3], ""]), "ragpulse")
+    assert alone[HASH_IDS][0].tolist() == others[0]
 
 
 def test_ragpulses_prompts_repeat_31_percent(tmp_path, mirror):
