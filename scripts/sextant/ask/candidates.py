@@ -1,7 +1,7 @@
 """The candidates of a question: GPU profiles, and the prices that hold for them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,12 @@ class Prices(NamedTuple):
     table: Mapping[str, GPUProfile]
     """GPU profiles of the user's table, at its prices."""
     providers: Sequence[str]
+    by_sheet: Collection[str] = ()
+    """GPU profiles that have the price of a pipeline's sheet."""
+
+    def is_own(self, gpu_profile: GPUProfile) -> bool:
+        """Return whether the source's price is its own: a sheet's, or from no table that ships."""
+        return gpu_profile.gpu_profile_id in self.by_sheet or has_own_price(gpu_profile)
 
     def apply_to(self, gpu_profile: GPUProfile) -> GPUProfile:
         """Return a GPU profile at the price that holds; its price is NaN if none is known.
@@ -33,7 +39,7 @@ class Prices(NamedTuple):
         if (in_table := self.table.get(gpu_profile.gpu_profile_id)) is not None:
             return in_table
         at_provider = cheapest(gpu_profile, self.providers) if self.providers else None
-        if at_provider is not None or has_own_price(gpu_profile):
+        if at_provider is not None or self.is_own(gpu_profile):
             return at_provider or gpu_profile
         return cheapest(gpu_profile) or gpu_profile
 
@@ -80,6 +86,7 @@ def find_candidates(
     *,
     need_prices: bool = True,
     field: str = "--gpu-profiles",
+    by_sheet: Collection[str] = (),
 ) -> dict[str, GPUProfile]:
     """Return the candidate GPU profiles, at the prices that hold (`Prices.apply_to`).
 
@@ -90,11 +97,12 @@ def find_candidates(
         prices: as `read_prices` takes them.
         need_prices: whether a wanted profile without a price is an error.
         field: the option that names the wanted ones.
+        by_sheet: those of `gpu_profiles` at the price of a pipeline's sheet.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
     """
-    named_prices = read_prices(prices, gpu_profiles)
+    named_prices = read_prices(prices, gpu_profiles)._replace(by_sheet=by_sheet)
     offered = {} if prices and not named_prices.providers else gpu_profiles
     candidates = {}
     for profile_id in dict.fromkeys(wanted or [*named_prices.table, *offered]):
@@ -125,6 +133,7 @@ def candidates_of(
         question.prices,
         need_prices=need_prices,
         field=field,
+        by_sheet=source.characterization.priced_by_sheet,
     )
     if not question.measured_only:
         return candidates
@@ -147,9 +156,11 @@ def unmeasured_candidates(
     None where the user names the candidates, or has prices of his own: these say what there is to
     choose from.
     """
-    named_prices = read_prices(question.prices, source.characterization.profiles)
+    characterization = source.characterization
+    named_prices = read_prices(question.prices, characterization.profiles)
+    named_prices = named_prices._replace(by_sheet=characterization.priced_by_sheet)
     is_chosen = question.gpu_profile_ids or named_prices.table or question.measured_only
-    if is_chosen or all(map(has_own_price, candidates.values())):
+    if is_chosen or all(map(named_prices.is_own, candidates.values())):
         return {}
     return {
         profile_id: gpu_profile
@@ -176,9 +187,10 @@ def nearest_number(gpu_profile: GPUProfile, can_serve: Callable[[GPUProfile], bo
 
 def price_notes(question: Question, gpu_profiles: Mapping[str, GPUProfile]) -> list[str]:
     """Return where the user's table and the named candidates differ."""
-    table, providers = read_prices(question.prices, gpu_profiles)
+    prices = read_prices(question.prices, gpu_profiles)
+    table = prices.table
     wanted = question.gpu_profile_ids
-    if not table or (providers and not wanted):
+    if not table or (prices.providers and not wanted):
         return []
     if not wanted:
         text = f"The candidates are those of {question.prices}: {joined(sorted(table))}"

@@ -38,6 +38,8 @@ class Characterization:
     predictors: Sequence[str] = ()  # predictors that the store has scores of
     descriptions: tuple[Description, ...] = ()  # one per folder; none for a store
     left_out: tuple[str, ...] = ()  # one sentence for what is not among the points, and why
+    priced_by_sheet: frozenset[str] = frozenset()
+    """GPU profiles at the price of a pipeline's sheet, which holds before tables that ship."""
 
     @property
     def has_fixed_lengths(self) -> bool:
@@ -87,10 +89,12 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
     features = [part.features for part in parts if part.features]
 
     priced: dict[str, GPUProfile] = {}
+    by_sheet: set[str] = set()
     for part in parts:
         for name, profile in part.profiles.items():
             if name not in priced or math.isnan(priced[name].usd_per_hour):
                 priced[name] = replace(profile, gpu_model=None)
+                by_sheet |= part.priced_by_sheet & {name}
 
     # Profiles have to agree but for their prices. Zero, because one nan is not equal to another.
     bare: dict[str, Any] = dict.fromkeys(("price_source", "price_as_of", "gpu_model"))
@@ -114,6 +118,7 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         longest_request_tokens=None if None in longest else max(filter(None, longest)),
         descriptions=tuple(description for part in parts for description in part.descriptions),
         left_out=tuple(sentence for part in parts for sentence in part.left_out),
+        priced_by_sheet=frozenset(by_sheet),
     )
 
 

@@ -1,6 +1,7 @@
 """Reads measurements of our own: the store of a pipeline, its files, or the cells of a folder."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -122,6 +123,11 @@ def _choose(
         predictors=measured.predictors.get(source, []),
         features=measured.features.get(source),
         longest_request_tokens=measured.longest_request_tokens.get(workload_id),
+        priced_by_sheet=frozenset(
+            name
+            for name, profile in measured.profiles.items()
+            if not math.isnan(profile.usd_per_hour)
+        ),
     )
 
 

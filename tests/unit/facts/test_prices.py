@@ -102,6 +102,19 @@ def test_a_share_of_a_machine_says_what_whole_ones_cost(name, replicas, whole):
     assert [whole in line for line in lines] == [True] * (whole is not None)
 
 
+def test_a_price_of_a_pipeline_s_sheet_holds_before_the_tables_that_it_was_taken_from():
+    """A request rate was priced at the cheapest provider's 1.99, users at the sheet's 2.74."""
+    profile = replace(
+        profile_of_id("1xA100-40GB"),
+        usd_per_hour=2.744705,
+        price_source="aws on demand, us-east-1",
+    )
+    known = {"1xA100-40GB": profile}
+    (imported,) = find_candidates(known, (), None).values()
+    (measured,) = find_candidates(known, (), None, by_sheet=known).values()
+    assert imported.usd_per_hour == 1.99 and measured == profile
+
+
 def test_a_provider_offers_what_it_sells():
     names = ("1xT4-16GB", "1xA10-24GB", "4xH100-80GB")
     known = {name: replace(profile_of_id(name), usd_per_hour=1.0) for name in names}
