@@ -273,11 +273,15 @@ class LoadOptions:
             fix = "give --input-tokens and --output-tokens, or --workload"
             problem = "tokens a day do not say how many requests: their lengths are unknown"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
-        if not self.tokens_per_day > 0:
-            problem = f"{self.tokens_per_day:g} is not a load"
-            fix = "give tokens a day, above 0"
+        from sextant.facts.slo import RATES_RPS
+
+        rate_rps = requests.per_second(self.tokens_per_day)
+        least, most = RATES_RPS
+        if not least <= rate_rps <= most:
+            problem = f"{self.tokens_per_day:g} tokens a day are {rate_rps:.3g} requests a second"
+            fix = f"give tokens of {least:f} to {most:,.0f} requests a second"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
-        return {"request_rate_rps": requests.per_second(self.tokens_per_day)}
+        return {"request_rate_rps": rate_rps}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from sextant.base.errors import InputError
 from sextant.base.numbers import number_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import METRICS, SLO
-from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.lengths import MOST_TOKENS, Length, RequestLengths
 
 MOST_COMBINATIONS = 64
 TRAFFIC = "traffic"
@@ -17,6 +17,8 @@ _LENGTHS = ("input-tokens", "output-tokens")
 _LIMITS = {f"{metric}-ms": metric for metric in METRICS}
 _PRICE = "price:"
 _FIELD = "--vary"
+_LEAST = 1e-9
+_MOST = 1e9
 _EXAMPLE = "--vary traffic=0.8,1,1.5 or --vary price:H200=0.8,1"
 
 
@@ -39,7 +41,9 @@ class Variant:
         return any(name in self.values for name in _LENGTHS)
 
     def slo(self, slo: SLO) -> SLO:
-        """Return an SLO with this load and these limits. Raises InputError: a limit is not asked.
+        """Return an SLO with this load and these limits.
+
+        Raises InputError: a limit is not asked, or the load or a limit is out of range.
 
         Percentiles stay as they are.
         """
@@ -53,7 +57,10 @@ class Variant:
             limits_ms[f"{metric}_ms"] = self.values[name]
         if not limits_ms and self.traffic == 1:
             return slo
-        return SLO(**slo.facts() | limits_ms).scaled(load=self.traffic)
+        try:
+            return SLO(**slo.facts() | limits_ms).scaled(load=self.traffic)
+        except InputError as error:
+            raise error.at(field=_FIELD) from None
 
     def requests(self, requests: RequestLengths | None) -> RequestLengths | None:
         """Return requests of these mean lengths. Raises InputError: no lengths are stated.
@@ -68,6 +75,9 @@ class Variant:
         sides = []
         for name, length in zip(_LENGTHS, requests, strict=True):
             mean = self.values.get(name, length.mean)
+            if not 1 <= mean <= MOST_TOKENS:
+                fix = f"give 1 to {MOST_TOKENS:,.0f}"
+                raise InputError(f"{mean:g} tokens", field=f"{_FIELD} {name}", fix=fix)
             sides.append(Length(mean, mean * length.high / length.mean))
         return RequestLengths(*sides)
 
@@ -140,7 +150,7 @@ def _number(value: str, text: str) -> float:
         number = number_of(value)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
-        problem = f"{value.strip()!r} in {text!r} is not a number above 0"
+    if not _LEAST <= number <= _MOST:
+        problem = f"{value.strip()!r} in {text!r} is not a number above 0, up to {_MOST:,.0f}"
         raise InputError(problem, field=_FIELD, fix=f"list numbers, as in {_EXAMPLE}")
     return number

@@ -35,6 +35,8 @@ request, spreads less than ITL, so for it the factors err on the safe side.
 METRICS = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E"}
 """The latencies that may have a limit, and their names."""
 _LOADS = ("users", "request_rate_rps", "trace_id")
+RATES_RPS = (1e-6, 1e6)
+"""The least and the most requests a second that may be asked about."""
 _LENGTHS = ("input_tokens", "output_tokens")
 _FIRST = "nttft_ms"
 _PER_TOKEN = "itl_ms"
@@ -111,7 +113,7 @@ class Limits(Latencies):
     """percentile of e2e_ms, where it is not that of all limits: 50, 90, 95 or 99"""
     users: Annotated[int, Field(ge=1, le=10**8)] | None = None
     """concurrent users to serve, 1 to 100,000,000"""
-    request_rate_rps: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
+    request_rate_rps: Annotated[float, Field(ge=RATES_RPS[0], le=RATES_RPS[1])] | None = None
     """requests a second to serve, 0.000001 to 1,000,000"""
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 DAY_S = 86400
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _TWO = re.compile(rf"p(50|90|95|99):({_NUMBER}),p(50|90|95|99):({_NUMBER})")
-_MOST_TOKENS = 1e8
+MOST_TOKENS = 1e8
+"""Of the input, or of the output, of a request that may be asked about."""
 _LONG = 99
 
 
@@ -121,8 +122,8 @@ def _positive(text: str, field: str) -> float:
         value = number_of(text)
     except ValueError:
         value = float("nan")
-    if not 1 <= value <= _MOST_TOKENS:
-        fix = f"give tokens from 1 to {_MOST_TOKENS:,.0f}, or percentiles, e.g. p50:900,p99:8000"
+    if not 1 <= value <= MOST_TOKENS:
+        fix = f"give tokens from 1 to {MOST_TOKENS:,.0f}, or percentiles, e.g. p50:900,p99:8000"
         raise InputError(f"{text!r} is not a length of requests", field=field, fix=fix)
     return value
 

@@ -308,6 +308,10 @@ REQUESTS = ["--input-tokens", "900", "--output-tokens", "200"]
         (["--request-rate", "-2", *LIMIT], ["--request-rate", "requests a second"]),
         (["--request-rate", "nan", *LIMIT], ["--request-rate", "finite"]),
         (["--tokens-per-day", "1e6", *LIMIT], ["--tokens-per-day", "--workload"]),
+        (
+            ["--tokens-per-day", "1", "--input-tokens", "99", "--output-tokens", "1", *LIMIT],
+            ["'--tokens-per-day': 1 tokens a day are 1.16e-07 requests a second"],
+        ),
         (LOAD, ["--ttft-ms, --nttft-ms", "no limit"]),
         ([*LOAD, "--ttft-ms", "soon"], ["--ttft-ms", "'soon'", "p95:1000"]),
         ([*LOAD, "--ttft-ms", "-1"], ["--ttft-ms", "above 0"]),

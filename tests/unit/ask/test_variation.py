@@ -53,6 +53,7 @@ def test_all_combinations_are_listed_in_order() -> None:
         (["traffic=0"], "'0' in 'traffic=0' is not a number above 0"),
         (["traffic=nan"], "'nan' in 'traffic=nan' is not a number above 0"),
         (["traffic=inf"], "'inf' in 'traffic=inf' is not a number above 0"),
+        (["price:H100=1e308"], "'1e308' in 'price:H100=1e308' is not a number above 0, up to"),
         (["traffic=1", "traffic=2"], "traffic is varied twice"),
         (["traffic=1,2,3,4,5,6,7,8,9", "ttft-ms=1,2,3,4,5,6,7,8"], "72 combinations"),
     ],
@@ -61,6 +62,14 @@ def test_what_cannot_be_varied_is_refused(texts, said) -> None:
     with pytest.raises(InputError) as error:
         parse_variants(texts)
     assert said in str(error.value) and "--vary" in str(error.value)
+
+
+def test_a_varied_question_out_of_range_names_the_option() -> None:
+    for values in ({"traffic": 1e-9}, {"ttft-ms": 1e-8}):
+        with pytest.raises(InputError, match=r"'--vary': .* should be greater"):
+            Variant(values).slo(ASKED)
+    with pytest.raises(InputError, match=r"'--vary input-tokens': 0\.5 tokens\. Fix: give 1 to"):
+        Variant({"input-tokens": 0.5}).requests(REQUESTS)
 
 
 def test_limits_keep_their_percentiles_and_the_load_is_multiplied() -> None:
