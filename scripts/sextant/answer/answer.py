@@ -27,7 +27,7 @@ from sextant.facts.gpu import (
     share_lines,
 )
 
-_NO_START_UP: Mapping[str, Any] = {"memory": None, "max_model_len": None}
+_NO_START_UP = dict.fromkeys(("memory", "max_model_len", "tensor_parallel", "kv_tokens"))
 
 
 class Alternative(Protocol):
@@ -96,6 +96,11 @@ class Answer:
     def start_up(self) -> StartUp | None:
         """How a replica of the recommended option starts; None: there is none."""
         return None if self.settings is None else self.settings.start_up
+
+    @property
+    def replica_lines(self) -> list[str]:
+        """How a replica of the recommended option lies on its GPUs; nothing where none is."""
+        return [self.start_up.line()] if self.start_up else []
 
     @property
     def do_pools_pay(self) -> bool:

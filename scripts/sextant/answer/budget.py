@@ -17,7 +17,7 @@ from sextant.decide.sizing import MOST_REPLICAS
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
-from sextant.pages.words import chance, number, per_second, plural
+from sextant.pages.words import chance, number, per_second, plural, usd_words
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,7 @@ def budget_document(answer: BudgetAnswer) -> Document:
         Headline(_headline(answer)),
         *(Note(line, "warning") for line in answer.all_warnings),
         Section("GPU profiles", [Table(header, rows, {0, 4}, has_header_in_text=False)]),
+        *(Note(line) for line in answer.replica_lines),
         Note(answer_source_line(answer)),
     ]
     title = f"{answer.llm_id}: what {number(answer.budget.usd_per_month)} USD a month serve"
@@ -221,7 +222,7 @@ def _headline(answer: BudgetAnswer) -> str:
     if not answer.has_option:
         limits = limits_words(answer.slo.limits)
         return f"{budget} serve nothing within {limits} with probability {wanted} or more"
-    sure = "by the likeliest law"
+    sure = "by the best estimate"
     if answer.chosen.probability_met is not None:
         sure = f"with probability {wanted}"
     load = _load_words(answer.best, answer.has_traffic)
@@ -244,7 +245,7 @@ def _cells(outcome: BudgetOutcome, has_traffic: bool) -> list[str]:
     return [
         f"{plural(outcome.replicas, 'replica')} × {name}",
         _load_words(outcome, has_traffic),
-        f"{outcome.usd_per_hour:.2f} USD/h",
+        usd_words(outcome.usd_per_hour),
         "" if probability is None else chance(probability),
         "",
     ]

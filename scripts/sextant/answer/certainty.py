@@ -11,7 +11,7 @@ from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
 from sextant.facts.slo import METRICS
 from sextant.law.means import open_loop
 from sextant.pages.blocks import Block, Note, Section, Table
-from sextant.pages.words import chance, plural, shown_chance
+from sextant.pages.words import chance, plural, shown_chance, usd_words
 from sextant.simulate.simulation import StepLaw
 
 OPTION_HEADER = ("Price", "Probability", "Option")
@@ -184,7 +184,7 @@ def option_cells(option: Option) -> list[str]:
     plan = f"{option.replicas} × {option.gpu_profile_id}"
     if option.users_per_replica is not None:
         plan += f", {plural(option.users_per_replica, 'user')} each"
-    return [f"{option.usd_per_hour:.2f} USD/h", chance(option.probability_met or 0.0), plan]
+    return [usd_words(option.usd_per_hour), chance(option.probability_met or 0.0), plan]
 
 
 def options_table(options: Sequence[Option]) -> Table:
@@ -220,13 +220,14 @@ def price_sections(
 
 def certainty_words(certainty: Certainty) -> str:
     """Return what certainty costs, and which measurement would make it cheaper."""
-    fair = f"{certainty.fair.usd_per_hour:.2f}"
+    fair = usd_words(certainty.fair.usd_per_hour)
     if certainty.safe.usd_per_hour is None:
-        cost = f"no option reaches probability {SAFE:g}; {FAIR:g} costs {fair} USD/h"
+        cost = f"no option reaches probability {SAFE:g}; {FAIR:g} costs {fair}"
     elif certainty.safe.usd_per_hour <= (certainty.fair.usd_per_hour or 0.0):
-        cost = f"probability {SAFE:g} costs no more than {FAIR:g} does ({fair} USD/h)"
+        cost = f"probability {SAFE:g} costs no more than {FAIR:g} does ({fair})"
     else:
-        prices = f"{certainty.safe.usd_per_hour:.2f} and {fair} USD/h"
+        safe = usd_words(certainty.safe.usd_per_hour).removesuffix(" USD/h")
+        prices = f"{safe} and {fair}"
         times = "" if certainty.factor is None else f"{certainty.factor:.2g} times what"
         cost = f"probability {SAFE:g} costs {times} {FAIR:g} does ({prices})"
     text = f"Certainty: {cost}."

@@ -3,13 +3,13 @@
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.pages.blocks import KeyFigure, Tone
-from sextant.pages.words import chance, number
+from sextant.pages.words import chance, number, usd_words
 
 
 def price_figure(usd_per_hour: float, *details: str) -> KeyFigure:
     """Return a price an hour, with that of a month of 730 hours and further details."""
     month = f"{number(float(HOURS_PER_MONTH * usd_per_hour))} USD a month"
-    return KeyFigure("Price", f"{usd_per_hour:,.2f} USD/h", ", ".join([month, *details]))
+    return KeyFigure("Price", usd_words(usd_per_hour), ", ".join([month, *details]))
 
 
 def chance_figure(label: str, probability: float, detail: str = "") -> KeyFigure:

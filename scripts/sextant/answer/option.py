@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sextant.decide.decision import FAIR, SAFE
 from sextant.pages.blocks import Note
-from sextant.pages.words import shown_chance
+from sextant.pages.words import shown_chance, usd_words
 
 _FAR_DEARER = 10
 """An option of at most even chance at this many times the lowest price is beaten."""
@@ -83,7 +83,7 @@ def split_beaten(options: Sequence[AnyPriced]) -> tuple[list[AnyPriced], list[An
 def beaten_notes(options: Sequence[Priced], risk: float | None) -> list[Note]:
     """Return which options are left out because others beat them (`split_beaten`)."""
     names = ", ".join(
-        f"{option.gpu_profile_id} ({option.usd_per_hour:.2f} USD/h)" for option in options
+        f"{option.gpu_profile_id} ({usd_words(option.usd_per_hour)})" for option in options
     )
     wanted = SAFE if risk is None else 1 - risk
     text = (

@@ -24,7 +24,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import Limit
-from sextant.pages.words import chance, shown_chance
+from sextant.pages.words import chance, shown_chance, usd_words
 from sextant.simulate.pools import Handover, ReplicaPool, decoded, prefilled
 from sextant.workload.requests import RequestStream, Traffic
 
@@ -222,7 +222,7 @@ def pools_note(pools: PoolsOption | None, chosen: Option) -> str:
     together = chosen.probability_met
     apart = pools.probability_met
     text = f"Prefill and decode apart: {prefill} for prefill and {decode} for decode cost "
-    text += f"{pools.usd_per_hour:.2f} USD/h"
+    text += usd_words(pools.usd_per_hour)
     text += "" if apart is None else f", probability {chance(apart)}"
     if usd is None:
         return f"{text}, where no replicas that do both are likely enough."

@@ -6,7 +6,7 @@ from typing import Any
 
 from sextant.answer.option import Option
 from sextant.pages.blocks import Section, Table
-from sextant.pages.words import chance
+from sextant.pages.words import chance, usd_words
 
 
 @dataclass(frozen=True)
@@ -72,5 +72,5 @@ def _cells(variation: Variation) -> list[str]:
         return ["–", "", "", _CHANGES[variation.change]]
     likely = "" if option.probability_met is None else chance(option.probability_met)
     plan = f"{option.replicas} × {option.gpu_profile_id}"
-    price = f"{option.usd_per_hour:.2f} USD/h"
+    price = usd_words(option.usd_per_hour)
     return [plan, price, likely, _CHANGES[variation.change]]

@@ -11,7 +11,7 @@ from sextant.ask.source import Source
 from sextant.decide.headroom import Headroom, LimitRoom, NextBest
 from sextant.facts.gpu import origin_line
 from sextant.facts.slo import METRICS, SLO, Limit
-from sextant.pages.words import chance, joined, number, per_second, percent, plural
+from sextant.pages.words import chance, joined, number, per_second, percent, plural, usd_words
 
 OPEN_WORDS = "so few requests that they leave an upper end open: it may be higher"
 """Of a probability, where `Headroom.is_open`."""
@@ -22,7 +22,7 @@ _PRICE_RULE = (
 
 def deployment_words(option: Any) -> str:
     """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
-    price = f"{option.usd_per_hour:.2f} USD/h"
+    price = usd_words(option.usd_per_hour)
     return f"{plural(option.replicas, 'replica')} × {option.gpu_profile_id} = {price}"
 
 
@@ -143,7 +143,7 @@ def serving_words(serving: Serving) -> str:
 def price_words(headroom: Headroom) -> str:
     """Return what the deployment costs an hour, a month and per token."""
     month = f"{number(headroom.usd_per_month)} USD a month (730 h)"
-    words = f"{headroom.usd_per_hour:,.2f} USD/h, {month}"
+    words = f"{usd_words(headroom.usd_per_hour)}, {month}"
     per_token = headroom.usd_per_million_tokens
     if per_token is None:
         return words

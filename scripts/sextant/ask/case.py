@@ -19,6 +19,8 @@ from sextant.ask.candidates import (
 from sextant.ask.caveats import (
     doubt_notes,
     failing_profiles,
+    failing_servers,
+    failing_servers_notes,
     failure_notes,
     length_factors,
     note_named_precision,
@@ -179,8 +181,25 @@ class Case:
 
     @property
     def failure_notes(self) -> list[str]:
-        """At which loads too many of the LLM's own requests failed: what an answer says first."""
-        return failure_notes(self.own_points, self.question.slo)
+        """At which loads too many of the LLM's own requests failed, and on which of its servers
+        nothing rests: what an answer says first."""
+        points = self.distrusted_points
+        return [
+            *failure_notes(self.own_points, self.question.slo),
+            *failing_servers_notes(points[points["llm_id"] == self.llm_id]),
+        ]
+
+    @property
+    def distrusted_points(self) -> pd.DataFrame:
+        """The points that no prediction rests on (`trusted_points`)."""
+        return self.source.characterization.points.drop(self.trusted_points.index)
+
+    @cached_property
+    def trusted_points(self) -> pd.DataFrame:
+        """The points that predictions may rest on: without those of servers that failed at any
+        load."""
+        points = self.source.characterization.points
+        return points[~failing_servers(points, self.question.slo)]
 
     @cached_property
     def failing(self) -> dict[str, str]:
@@ -424,6 +443,7 @@ class Case:
             self.engine,
             self.serving.copies(gpu_profile),
             longest_request_tokens(self.question, self.source),
+            sum(self.mean_lengths.values()),
         )
 
     @cached_property

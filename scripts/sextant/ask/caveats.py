@@ -36,7 +36,9 @@ _SIZES: tuple[tuple[str, Callable[[LLM], float]], ...] = (
     ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
 )
 _MOST_FAILURES = 5
-"""Points with failures that are listed."""
+"""Points with failures that are listed, and servers that are named."""
+_SERVER = ["source", "llm_id", "gpu_profile_id", "engine", "precision"]
+"""Columns that tell servers apart."""
 
 
 def note_named_precision(question: Question, llm_id: str, llm: LLM) -> list[str]:
@@ -275,16 +277,53 @@ def failing_profiles(points: pd.DataFrame, slo: SLO) -> dict[str, str]:
     """
     reasons = {}
     for profile_id, part in points.groupby("gpu_profile_id"):
-        lightest = part[part["users"] == part["users"].min()]
-        if lightest.empty:
-            lightest = part[part["request_rate_rps"] == part["request_rate_rps"].min()]
-        shares = frame.failed_share(lightest)
-        if len(lightest) and (shares > slo.allowed_failures).all():
-            first = lightest.iloc[0]
+        if len(lightest := _lightest_failed(part, slo)):
             allowed = percent(slo.allowed_failures)
-            failed = f"{percent(float(shares.min()))} of the requests failed"
-            reasons[str(profile_id)] = f"{failed} {load_words(first)}, {allowed} allowed"
+            least = float(frame.failed_share(lightest).min())
+            where = load_words(lightest.iloc[0])
+            reasons[str(profile_id)] = (
+                f"{percent(least)} of the requests failed {where}, {allowed} allowed"
+            )
     return reasons
+
+
+def failing_servers(points: pd.DataFrame, slo: SLO) -> pd.Series:
+    """Return which points are of servers whose requests failed even at the lightest load.
+
+    What their other requests took says nothing of the GPU: the server did less than its work.
+    """
+    is_failing = pd.Series(False, points.index)
+    is_failed = frame.failed_share(points) > slo.allowed_failures
+    servers = points.groupby(_SERVER, dropna=False).ngroup()
+    suspects = points[is_failed.groupby(servers).transform("any")]
+    for _, part in suspects.groupby(_SERVER, dropna=False):
+        if len(_lightest_failed(part, slo)):
+            is_failing[part.index] = True
+    return is_failing
+
+
+def failing_servers_notes(points: pd.DataFrame) -> list[str]:
+    """Return how many points of failing servers no law learns from; nothing where none are."""
+    if points.empty:
+        return []
+    servers = points[["llm_id", "gpu_profile_id"]].drop_duplicates().astype(str)
+    named = [f"{llm_id} on {profile_id}" for llm_id, profile_id in servers.to_numpy()]
+    if (n_more := len(named) - _MOST_FAILURES) > 0:
+        named = [*named[:_MOST_FAILURES], f"{n_more} more"]
+    return [
+        f"Set aside: {plural(len(points), 'point')} of {joined(named)}, where too many requests "
+        "failed even at the lightest load: nothing is predicted from them."
+    ]
+
+
+def _lightest_failed(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
+    """Return the points of the lightest load where more failed in all of them than the SLO allows;
+    else none."""
+    lightest = points[points["users"] == points["users"].min()]
+    if lightest.empty:
+        lightest = points[points["request_rate_rps"] == points["request_rate_rps"].min()]
+    is_failed = frame.failed_share(lightest) > slo.allowed_failures
+    return lightest if is_failed.all() else lightest[:0]
 
 
 def load_words(point: pd.Series) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.case import Case
+from sextant.ask.caveats import failing_servers_notes
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads
@@ -125,9 +126,9 @@ class Training(NamedTuple):
     """What a model is fitted to."""
 
     latencies: pd.DataFrame
-    """All measured points, with the latencies that the limits are compared with."""
-    rows: TrainingRows  #: Without points that cannot be.
-    notes: list[str]  #: On these, one sentence.
+    """The measured points, with the latencies that the limits are compared with."""
+    rows: TrainingRows  #: Without points that cannot be, and those of failing servers.
+    notes: list[str]  #: On points that are left out, a sentence each.
 
 
 def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
@@ -136,7 +137,7 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
     Raises:
         InputError: too few LLMs were measured.
     """
-    points = case.source.characterization.points
+    points = case.trusted_points
     latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
     is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
@@ -150,14 +151,17 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
     X = case.training_rows(model, latencies, gpu_profiles)
     rows = TrainingRows(X, latencies[TARGETS])
+    distrusted = case.distrusted_points
+    notes = failing_servers_notes(distrusted[distrusted["llm_id"] != case.llm_id])
     if type(model) is not Roofline:
-        return Training(latencies, rows, [])
+        return Training(latencies, rows, notes)
     # By medians, whatever the percentiles of this question.
     medians = frame.at_percentile(points, MEDIANS.percentiles, slo.first_token)[is_measured]
     is_possible = ~impossible(X, medians[TARGETS].to_numpy(float))
     possible = TrainingRows(X[is_possible], latencies.loc[is_possible, TARGETS])
     kept = TrainingRows(*(part.reset_index(drop=True) for part in possible))
-    return Training(latencies, kept, set_aside_note(X.loc[~is_possible, "llm_id"]))
+    notes += set_aside_note(X.loc[~is_possible, "llm_id"])
+    return Training(latencies, kept, notes)
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,7 @@ def _calibration_points(
     case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame | None:
     """Return the points of the LLM with requests like the asked ones, one per profile and load."""
-    source_points = case.source.characterization.points
+    source_points = case.trusted_points
     source_points = source_points[source_points["llm_id"] == case.llm_id]
     if case.probe is None and source_points.empty:
         return None

@@ -156,7 +156,6 @@ def find_laws(
     """
     case = read_case(question, need_prices=need_prices)
     warnings = [
-        *case.failure_notes,
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
         *case.assumed_notes(),

@@ -311,8 +311,7 @@ class _Sized:
             )
         if not capacity_question.n_draws:
             warnings.append(
-                "The answer is that of the likeliest law of a step alone (--draws 0): it has no "
-                "probability."
+                "The answer is that of the best estimate alone (--draws 0): it has no probability."
             )
         longest = self.laws.longest_tokens
         n_too_long = int((requests.input_tokens + requests.output_tokens > longest).sum())
@@ -402,7 +401,7 @@ def answer_budget(
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
         settings_on=sized.settings_on,
-        warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
+        warnings=[*case.failure_notes, *notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
     )
 
@@ -443,7 +442,7 @@ def _answer(
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
         settings_on=sized.settings_on,
-        warnings=[*notes, *sized.laws.warnings, *sized.warnings()],
+        warnings=[*case.failure_notes, *notes, *sized.laws.warnings, *sized.warnings()],
         serving=case.serving,
         findings=findings,
         are_pools_asked=capacity_question.is_disaggregated,

@@ -52,19 +52,20 @@ from sextant.pages.words import (
     percent,
     plural,
     rate_words,
+    usd_words,
 )
 
 _RATE_NOTE = (
     "A replica's mean rate: that of this traffic, gaps and windows stretched alike, at which as "
-    "many replicas as the likeliest law needs just meet the SLO, over their number. It is not a "
+    "many replicas as the best estimate needs just meet the SLO, over their number. It is not a "
     "steady rate that a replica serves: a busy hour has more. Utilisation: the mean rate over that "
     "of all replicas. The probability is over draws of the law of a step and of the traffic."
 )
 _BINDS = {
-    "compute": "beyond it the queue grows without end: compute binds",
-    "kv_cache": "beyond it the queue grows without end: the KV cache binds",
-    "batch": "beyond it the queue grows without end: --max-num-seqs and --max-num-batched-tokens "
-    "bind",
+    "compute": "beyond it the queue grows without end, for want of compute",
+    "kv_cache": "beyond it the queue grows without end, for want of KV cache",
+    "batch": "beyond it the queue grows without end: a step takes no more (--max-num-seqs, "
+    "--max-num-batched-tokens)",
 }
 _POLICIES = {
     "fixed": "replicas that stay",
@@ -89,6 +90,7 @@ def capacity_document(answer: CapacityAnswer, origin: Mapping[str, Any] | None =
         *variations_sections(answer.variations),
         *api_section(answer.api),
         *capacity_sections(answer),
+        *(Note(line) for line in answer.replica_lines),
         Note(answer_source_line(answer)),
     ]
     title = f"{answer.llm_id}: capacity for {answer.requests.name}"
@@ -139,11 +141,11 @@ def capacity_sections(answer: CapacityAnswer) -> list[Block]:
     )
     condition = "in the worst case that they are meant for"
     if answer.chosen.probability_met is None:
-        condition = "by the likeliest law"
+        condition = "by the best estimate"
     rows = [
         (
             plural(neighbour.replicas, "replica"),
-            _price(neighbour.usd_per_hour),
+            usd_words(neighbour.usd_per_hour),
             _chance(neighbour.probability_met),
             missed_words(neighbour.windows),
         )
@@ -244,7 +246,7 @@ def capacity_headline(answer: CapacityAnswer) -> str:
     if not answer.has_option:
         wanted = f"with probability {1 - (answer.risk or 0.0):.10g} or more"
         return f"{answer.llm_id}: no GPU profile meets the SLO {window} {wanted}"
-    sure = "by the likeliest law"
+    sure = "by the best estimate"
     if probability is not None:
         sure = f"with probability {chance(probability)}"
     return f"{answer.llm_id}: {chosen_words(answer)}; meets the SLO {window} {sure} (simulated)"
@@ -292,15 +294,11 @@ def outcome_cells(outcome: CapacityOutcome) -> list[str]:
     if not outcome.is_gpu_measured:
         name += " (GPU never measured)"
     if outcome.status == "meets":
-        price = _price(outcome.usd_per_hour)
+        price = usd_words(outcome.usd_per_hour)
         probability = _chance(outcome.probability_met)
         return [f"{outcome.replicas} × {name}", price, probability, _why(outcome)]
     status = "ruled out" if outcome.status == "does_not_fit" else "misses"
     return [name, status, "", _why(outcome)]
-
-
-def _price(usd_per_hour: float | None) -> str:
-    return f"{usd_per_hour:.2f} USD/h"
 
 
 def _chance(probability: float | None) -> str:
@@ -327,15 +325,15 @@ def _why(outcome: CapacityOutcome) -> str:
     if outcome.status == "too_many":
         return f"{bears}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     if outcome.status == "unsure":
-        cause = f"{limit} of a request alone is {number(ratio)} times its limit by the likeliest "
-        cause += "law, but above it in more draws than --risk allows: raise the limit, or --risk"
+        cause = f"{limit} of a request alone is {number(ratio)} times its limit by the best "
+        cause += "estimate, but above it more often than --risk allows: raise the limit, or --risk"
         return f"{bears}; {_too_long_words(outcome) if outcome.alone.n_refused else cause}"
     binds = f" ({_BINDS[outcome.binds]})" if outcome.binds in _BINDS else ""
     low = outcome.replicas_lo
     high = outcome.replicas_hi
     if high is None or low is None:
         least = f"at least {plural(low or 1, 'replica')}"
-        return f"{bears}{binds}; {least}; in 5% of the draws no number is enough"
+        return f"{bears}{binds}; {least}; no number is enough with probability 0.05 or more"
     return f"{bears}{binds}; 90% interval {_span(low, high)}"
 
 
@@ -382,7 +380,7 @@ def _change_lines(answer: CapacityAnswer, findings: CapacityFindings) -> list[st
     enough = "no number of replicas is enough"
     if growth.replicas_needed is not None:
         needed = plural(growth.replicas_needed, "replica")
-        enough = f"it takes {needed}, {_price(growth.usd_per_hour)}"
+        enough = f"it takes {needed}, {usd_words(growth.usd_per_hour)}"
 
     use = [] if answer.utilisation is None else [f"utilisation {percent(answer.utilisation)}"]
     lines = [
@@ -414,7 +412,7 @@ def split_line(split: Split, usd_per_hour: float) -> str:
         f"{pool.replicas} × {pool.gpu_profile_id} ({name})"
         for name, pool in (("short", split.short), ("long", split.long))
     ]
-    price = _price(split.usd_per_hour)
+    price = usd_words(split.usd_per_hour)
     text += f"{' and '.join(pools)}, {price}, probability {_chance(split.probability_met)}"
     saved = usd_per_hour - split.usd_per_hour
     verdict = f"{abs(saved):.2f} USD/h {'less' if saved > 0 else 'more'} than one pool"

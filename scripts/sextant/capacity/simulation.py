@@ -318,6 +318,7 @@ def simulate_llm(
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
         settings=settings_by_pool[0],
         warnings=[
+            *laws.case.failure_notes,
             *notes,
             *laws.warnings,
             *dict.fromkeys(line for of in settings_by_pool for line in of.start_up.notes()),

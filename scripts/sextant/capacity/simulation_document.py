@@ -16,7 +16,7 @@ _RATES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "request_rate_rps": ("requests a second", number),
     "goodput_rps": ("goodput, requests a second", number),
     "failed_fraction": ("failed", percent),
-    "busy_share": ("engines busy, share of the time", percent),
+    "busy_share": ("time with any request in flight", percent),
     "kv_used_fraction": ("KV cache in use", percent),
     "cached_fraction": ("input that hit the prefix cache", percent),
     "evicted_blocks": ("blocks evicted from the prefix cache", number),

@@ -23,6 +23,7 @@ from sextant.pages.blocks import (
     Beside,
     Block,
     Document,
+    Facts,
     Headline,
     KeyFigure,
     KeyFigures,
@@ -32,7 +33,7 @@ from sextant.pages.blocks import (
     Tone,
     as_text,
 )
-from sextant.pages.words import chance, joined, plural
+from sextant.pages.words import chance, joined, plural, usd_words
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
@@ -53,6 +54,9 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
         *(Note(warning, "warning") for warning in warnings),
         Section("Who runs where", [_served_table(plan)]),
     ]
+    if answer.settings:
+        replicas = [f"{name}: {of.start_up.line()}" for name, of in answer.settings.items()]
+        blocks.append(Section("What a replica takes", [Facts(replicas)]))
     if plan.unserved:
         blocks.append(Section("Not served", _unserved_blocks(answer)))
 
@@ -102,7 +106,7 @@ def _key_figures(answer: FleetAnswer) -> KeyFigures:
     figures = [KeyFigure("Served", f"{len(plan.served)} of {n_demands}", "demands", tone)]
     if plan.served:
         idle = sum(use.idle_usd_per_hour for use in plan.pools)
-        figures.append(price_figure(plan.usd_per_hour, f"{idle:,.2f} USD/h of it idle"))
+        figures.append(price_figure(plan.usd_per_hour, f"{usd_words(idle)} of it idle"))
         figures.append(chance_figure("All meet their limits at once", plan.joint_probability_met))
     return KeyFigures(figures)
 
@@ -118,7 +122,7 @@ def _headline(answer: FleetAnswer) -> str:
     independent = chance(plan.product_probability_met)
     return (
         f"{len(plan.served)} of {plural(n_demands, 'demand')} served for "
-        f"{plan.usd_per_hour:.2f} USD/h "
+        f"{usd_words(plan.usd_per_hour)} "
         f"(at most {ceil(1e4 * plan.gap) / 100:g} % above the least cost); each meets its limits "
         f"with probability {1 - answer.risk:.10g} or more, all at once {joint} ({independent} if "
         "their errors were independent)"

@@ -188,10 +188,10 @@ def _find_options(
     for sheet_demand, (question, notes) in zip(sheet_demands, prepared, strict=True):
         demand = sheet_demand.demand
         progress.step(demand.demand_id)
-        fleet_options.note(demand.demand_id, [*sheet_demand.notes, *notes])
-
         llm = find_llm(question, source.characterization)
         case = Case(question, question, source, llm, profiles)
+        notes = [*case.failure_notes, *sheet_demand.notes, *notes]
+        fleet_options.note(demand.demand_id, notes)
         try:
             case.excluded  # noqa: B018  raises where no profile can serve it
         except InputError as error:

@@ -22,6 +22,13 @@ def percent(fraction: float | None) -> str:
     return "–" if fraction is None else f"{number(100.0 * fraction)} %"
 
 
+def usd_words(usd_per_hour: float | None) -> str:
+    """Write a price with its unit, e.g. `8.20 USD/h`; cents of cents where it is that small."""
+    if usd_per_hour is None or 0 < usd_per_hour < 0.1:
+        return f"{number(usd_per_hour)} USD/h"
+    return f"{usd_per_hour:,.2f} USD/h"
+
+
 def odds(probability: float) -> str:
     """Return a probability in words. `decide.decision` has the same bounds for options."""
     likely = {0.9: "very likely", 0.5: "more likely than not", 0.2: "less likely than not"}

@@ -54,6 +54,7 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
         gpu_profiles=case.gpu_profiles.values(),
         settings_on=partial(settings_of, case),
         warnings=[
+            *case.failure_notes,
             *outside_warning(outside, case.source),
             *case.lengths_notes,
             *case.notes,

@@ -1,5 +1,6 @@
 """A recommendation in words: blocks for a person, beside the JSON for a program."""
 
+import math
 from collections.abc import Sequence
 
 from sextant.answer.certainty import (
@@ -24,10 +25,11 @@ from sextant.answer.words import (
 )
 from sextant.ask.api_prices import api_section
 from sextant.decide.decision import FAIR, SAFE
+from sextant.decide.sizing import MOST_REPLICAS
 from sextant.facts.gpu import GIB
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Beside, Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.words import chance, number, odds, per_second, plural
+from sextant.pages.words import chance, number, odds, per_second, plural, usd_words
 from sextant.predict.predictor import MEASURED
 from sextant.recommend.key_figures import key_figures, limits_chart
 from sextant.recommend.recommendation import (
@@ -86,6 +88,7 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
         *variations_sections(answer.variations),
         *api_section(answer.api),
         *reasons,
+        *(Note(line) for line in answer.replica_lines),
         Note(answer_source_line(answer, execution)),
         Section("The LLM", [Facts([llm_line])], is_detail=True),
     ]
@@ -123,8 +126,17 @@ def _cautions(answer: PredictedRecommendation) -> list[str]:
     """
     findings = answer.findings
     if (miss := findings.nearest_miss) is not None:
+        if math.isinf(miss.fair_factor):
+            return [
+                f"Nearest: {chance_words(miss.option)}. Its queue grows without end, so looser "
+                f"limits are no help; up to {MOST_REPLICAS:,} replicas are tried. Try faster GPU "
+                "profiles (--gpu-profiles), or a lower load."
+            ]
         metric = miss.binding_limit
         limit = answer.slo.limits[metric]
+        safe = f"with {miss.safe_factor:.3g} times"
+        if math.isinf(miss.safe_factor):
+            safe = "with no factor"
         users = ""
         if miss.option.users_per_replica is not None:
             users = f" with {plural(miss.option.users_per_replica, 'user')} a replica"
@@ -133,7 +145,7 @@ def _cautions(answer: PredictedRecommendation) -> list[str]:
             f"{METRICS[metric]} breaks its limit: {number(miss.latencies_ms[metric])} ms{users}, "
             f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
             f"With {limits_words(answer.slo.limits, 'a limit')} {miss.fair_factor:.3g} times as "
-            f"high its probability is {FAIR:g}, with {miss.safe_factor:.3g} times {SAFE:g}. Raise "
+            f"high its probability is {FAIR:g}, {safe} {SAFE:g}. Raise "
             "the limit, try faster GPU profiles (--gpu-profiles), or quantize the LLM (--dtype).",
         ]
 
@@ -186,7 +198,7 @@ def _measurement_words(far: FarMeasurement, name: str, percentile: int, value_ms
 
 
 def _load_lines(answer: PredictedRecommendation) -> list[str]:
-    """Return what is expected of a replica, which limit binds, and what that costs."""
+    """Return what is expected of a replica, which limit is nearest, and what that costs."""
     slo = answer.slo
     findings = answer.findings
     replica = findings.latency
@@ -205,14 +217,17 @@ def _load_lines(answer: PredictedRecommendation) -> list[str]:
     if slo.users is None:
         shown = f"{per_second(replica.load)}, about {shown} at once"
     limits = limits_words(slo.limits)
-    serves = f"meets {limits} up to {per_second(replica.load_median)} by the likeliest law"
+    serves = f"meets {limits} up to {per_second(replica.load_median)} by the best estimate"
     if replica.users_served is not None:
         most = plural(replica.users_served.median, "user")
         interval = _users_interval(replica.users_served, replica.most_users_tried)
         serves = f"meets {limits} with {most} (90% interval {interval})"
+    nearest = ""
+    if len(slo.limits) > 1:
+        nearest = f"{METRICS[replica.binding_limit]} comes nearest to its limit. "
     lines = [
         f"A replica gets {shown}: {'; '.join(intervals)}.",
-        f"{METRICS[replica.binding_limit]} binds. A replica {serves}.",
+        f"{nearest}A replica {serves}.",
     ]
     if replica.checked_at_users not in (None, replica.users):
         lines.append(
@@ -356,7 +371,7 @@ def profile_cells(outcome: ProfileOutcome) -> list[str]:
         plan += f" of up to {plural(most_users, 'user')}"
         if (outcome.option.replicas or 0) > 1 and most_users == outcome.most_users_tried:
             plan += " (no more were tried)"
-    return [name, f"{outcome.usd_per_hour:.2f} USD/h", likely, plan]
+    return [name, usd_words(outcome.usd_per_hour), likely, plan]
 
 
 def _predicted_plan(outcome: PredictedOutcome) -> str:

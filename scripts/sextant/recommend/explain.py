@@ -147,6 +147,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
         capacity_requests=capacity_requests,
         energy=answer_energy(forecast, fit_energy(forecast), gpu_profile_id, users),
         warnings=[
+            *case.failure_notes,
             *outside_warning(clauses, case.source),
             *case.notes,
             *fitted.notes,

@@ -33,12 +33,12 @@ def key_figures(answer: Recommendation) -> KeyFigures:
     if replica is not None:
         for metric, limit in answer.slo.limits.items():
             interval = replica.latencies_ms[metric]
-            binds = ", which binds" if metric == replica.binding_limit else ""
+            nearest = ", the nearest" if metric == replica.binding_limit else ""
             figures.append(
                 KeyFigure(
                     f"{METRICS[metric]} at p{limit.percentile}",
                     f"{number(interval.median)} ms",
-                    f"90% interval {interval.end_words()}; limit {limit.limit_ms:g}{binds}",
+                    f"90% interval {interval.end_words()}; limit {limit.limit_ms:g}{nearest}",
                     _latency_tone(interval, limit.limit_ms),
                 )
             )
@@ -62,7 +62,7 @@ def limits_chart(answer: PredictedRecommendation) -> list[Chart]:
         return []
     caption = (
         "Latency of a replica at its load as a share of its limit: median and 90% interval. What "
-        "comes nearest to 100% binds."
+        "comes nearest to 100% breaks its limit first."
     )
     return [
         Chart(partial(_draw_limits, answer, replica), caption, "How much of each limit is used")

@@ -12,6 +12,7 @@ import pandas as pd
 
 from sextant.answer.option import Option
 from sextant.ask.case import Case
+from sextant.ask.forecast import Forecast
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
@@ -20,7 +21,7 @@ from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO
 from sextant.law.calibration import Calibration
-from sextant.pages.words import chance
+from sextant.pages.words import chance, usd_words
 from sextant.points.frame import LENGTHS, SERVING, judged
 from sextant.recommend.recommendation import (
     Change,
@@ -42,6 +43,8 @@ _CHANGES = {
 }
 _N_NEAREST = 2
 """Measured LLMs that are listed."""
+_N_OWN = 3
+"""GPU profiles on which measurements of the LLM itself are listed."""
 
 
 def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
@@ -169,11 +172,18 @@ def find_nearest_miss(weighing: Weighing, options: Sequence[WeighedRow]) -> Near
                 medians,
                 {metric: ratio * limits[metric].limit_ms for metric, ratio in medians.items()},
                 worst_metric(medians),
-                fair_factor=float(np.quantile(worst, FAIR)),
-                safe_factor=float(np.quantile(worst, SAFE)),
+                fair_factor=_factor_of(worst, FAIR),
+                safe_factor=_factor_of(worst, SAFE),
             )
         )
     return min(misses, key=lambda miss: miss.fair_factor)
+
+
+def _factor_of(ratios: np.ndarray, share: float) -> float:
+    """Return what a share of the ratios does not exceed; infinite where that many are."""
+    if np.isinf(np.quantile(ratios, share, method="higher")):
+        return math.inf
+    return float(np.quantile(ratios, share))
 
 
 def list_changes(weighing: Weighing) -> list[Change]:
@@ -196,7 +206,7 @@ def cliff_notes(changes: Sequence[Change], chosen: Option) -> list[str]:
         if 2 * option.usd_per_hour <= usd:
             notes.append(
                 f"Limits a quarter looser cost half or less: {option.replicas} × "
-                f"{option.gpu_profile_id} = {option.usd_per_hour:.2f} USD/h, with probability "
+                f"{option.gpu_profile_id} = {usd_words(option.usd_per_hour)}, with probability "
                 f"{chance(option.probability_met or 0.0)}."
             )
     return notes
@@ -210,10 +220,52 @@ def nearest_measurements(case: Case, profile_id: str, slo: SLO) -> list[NearMeas
     ways to serve these the one that served the most users within the limits. Points without
     lengths are left out.
     """
+    points = case.source.characterization.points
+    nearest = _nearest_by_llm(case, points[points["gpu_profile_id"] == profile_id], slo)
+    return [*nearest.values()][:_N_NEAREST]
+
+
+def own_measurements(forecast: Forecast, profile_id: str | None, slo: SLO) -> list[NearMeasurement]:
+    """Return what was measured of the LLM itself where its law goes through that, a GPU profile
+    each: `profile_id` first, then others by name."""
+    case = forecast.case
+    if forecast.calibration is None:
+        return []
+    points = case.trusted_points
+    own = points[points["llm_id"] == case.llm_id]
+    moved = sorted(
+        {*forecast.calibration.points["gpu_profile_id"]},
+        key=lambda name: (name != profile_id, name),
+    )
+    found: list[NearMeasurement] = []
+    for name in moved[:_N_OWN]:
+        found += _nearest_by_llm(case, own[own["gpu_profile_id"] == name], slo).values()
+    return found
+
+
+def _nearest_by_llm(case: Case, points: pd.DataFrame, slo: SLO) -> dict[str, NearMeasurement]:
+    """Return the measurement of each LLM that is the most like the question, nearest LLMs first."""
+    measurements = _measurements(case, points, slo)
+
+    def distance_of(near: NearMeasurement) -> tuple[bool, bool, float, float, int]:
+        weights = abs(math.log(near.weights_gib * GIB / case.llm.weight_bytes))
+        lengths = np.log([near.input_tokens, near.output_tokens] / case.lengths)
+        is_other_engine = near.engine not in (None, case.serving.engine)
+        length_distance = float(np.abs(lengths).sum())
+        is_other = not near.is_executed_alike
+        return is_other, is_other_engine, weights, length_distance, -near.users_per_replica
+
+    nearest_by_llm: dict[str, NearMeasurement] = {}
+    for near in sorted(measurements, key=distance_of):
+        nearest_by_llm.setdefault(near.llm_id, near)
+    return nearest_by_llm
+
+
+def _measurements(case: Case, points: pd.DataFrame, slo: SLO) -> list[NearMeasurement]:
+    """Return what points say of the limits, one for each LLM and way to serve it."""
     fixed = case.source.fixed
     execution = case.execution
-    points = case.source.characterization.points
-    points = judged(points[points["gpu_profile_id"] == profile_id], slo)
+    points = judged(points, slo)
     points = points.dropna(subset=["users", *LENGTHS])
     measurements = []
     for _, part in points.groupby(["llm_id", *SERVING], dropna=False):
@@ -239,16 +291,4 @@ def nearest_measurements(case: Case, profile_id: str, slo: SLO) -> list[NearMeas
                 output_tokens=float(part[LENGTHS[1]].median()),
             )
         )
-
-    def distance_of(near: NearMeasurement) -> tuple[bool, bool, float, float, int]:
-        weights = abs(math.log(near.weights_gib * GIB / case.llm.weight_bytes))
-        lengths = np.log([near.input_tokens, near.output_tokens] / case.lengths)
-        is_other_engine = near.engine not in (None, case.serving.engine)
-        length_distance = float(np.abs(lengths).sum())
-        is_other = not near.is_executed_alike
-        return is_other, is_other_engine, weights, length_distance, -near.users_per_replica
-
-    nearest_by_llm: dict[str, NearMeasurement] = {}
-    for near in sorted(measurements, key=distance_of):
-        nearest_by_llm.setdefault(near.llm_id, near)
-    return [*nearest_by_llm.values()][:_N_NEAREST]
+    return measurements

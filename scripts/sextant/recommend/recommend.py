@@ -36,11 +36,11 @@ from sextant.recommend.options import (
     list_profiles,
     nearest_measurements,
     offered_options,
+    own_measurements,
 )
 from sextant.recommend.recommendation import (
     Findings,
     MeasuredRecommendation,
-    NearMeasurement,
     PredictedRecommendation,
     Recommendation,
 )
@@ -188,12 +188,13 @@ def _findings(
 
     frontier = list_frontier(offered_options(decision.rows), case.question.risk)
     cost = energy = None
-    evidence: list[NearMeasurement] = []
+    evidence = own_measurements(weighing.forecast, chosen.gpu_profile_id, slo)
     if decision.replica is not None:
         profile_id = str(chosen.gpu_profile_id)
         cost = price_tokens(weighing, chosen, decision.replica)
         energy = answer_energy(weighing.forecast, energy_law, profile_id, decision.replica.users)
-        evidence = nearest_measurements(case, profile_id, slo)
+        nearest = nearest_measurements(case, profile_id, slo)
+        evidence += [near for near in nearest if near not in evidence]
     return Findings(
         latency=decision.replica,
         cost=cost,

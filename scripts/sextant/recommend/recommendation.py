@@ -342,9 +342,9 @@ class NearestMiss:
     latencies_ms: Mapping[str, float]
     binding_limit: str
     fair_factor: float
-    """Factor on all limits with which the probability is `FAIR`."""
+    """Factor on all limits with which the probability is `FAIR`; infinite: none is enough."""
     safe_factor: float
-    """Factor on all limits with which the probability is `SAFE`."""
+    """Factor on all limits with which the probability is `SAFE`; infinite: none is enough."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ class Change:
 
 @dataclass(frozen=True)
 class NearMeasurement:
-    """A measured LLM that is similar to the asked one, on the recommended GPU profile."""
+    """A measured LLM that is similar to the asked one on the recommended GPU profile, or is it."""
 
     llm_id: str
     gpu_profile_id: str

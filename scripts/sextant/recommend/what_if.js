@@ -176,7 +176,9 @@ async function answerAgain(section) {
   const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
   const short = (value) => (value >= 100 ? Math.round(value) : Number(value.toPrecision(3))).toLocaleString("en-US");
   const chance = (p) => ({ 100: "> 0.99", 0: "< 0.01" })[hundredths(p)] ?? (hundredths(p) / 100).toFixed(2);
-  const plan = (row) => `${plural(row.replicas, "replica")} × ${row.gpu_profile_id} = ${row.usd_per_hour.toFixed(2)} USD/h`;
+  const cents = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+  const money = (usd) => `${usd > 0 && usd < 0.1 ? Number(usd.toPrecision(3)) : usd.toLocaleString("en-US", cents)} USD/h`;
+  const plan = (row) => `${plural(row.replicas, "replica")} × ${row.gpu_profile_id} = ${money(row.usd_per_hour)}`;
 
   function asWords({ chosen }, asked) {
     const all = { 1: "the limit", 2: "both limits" }[N_LIMITS] ?? "all limits";
@@ -194,7 +196,7 @@ async function answerAgain(section) {
     const load = users[row].findIndex((each) => each >= chosen.users_per_replica), each = plural(chosen.users_per_replica, "user");
     const latencies = data.limits.map((limit, i) =>
       `${limit.label} ${short(data.medians_ms[limit.key][row][load])} ms (limit ${limit.offered[asked.limits[i]]})`);
-    const tried = users[row][load] > chosen.users_per_replica ? `, with ${users[row][load].toLocaleString("en-US")}, the next load tried` : "";
+    const tried = users[row][load] > chosen.users_per_replica ? ` (latencies of ${users[row][load].toLocaleString("en-US")} users, the nearest load above that was computed)` : "";
     const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each + tried;
     const has = data.is_measured ? `serves ${each}` : `gets ${gets}`;
     return `A replica ${has}: ${latencies.join("; ")}. ${month}`;
@@ -290,9 +292,9 @@ async function answerAgain(section) {
     if (part("chart")) chart(found);
     for (const each of names) {
       const row = found.profiles.find((one) => one.gpu_profile_id === each);
-      const is = row?.status, money = row ? `${row.usd_per_hour.toFixed(2)} USD/h` : "";
+      const is = row?.status, price = row ? money(row.usd_per_hour) : "";
       part(`plan ${each}`).textContent = !row ? "left out" : is === "too_slow" ? "too slow"
-        : `${is === "unsure" ? "unsure: " : ""}${plural(row.replicas, "replica")}, ${money}`;
+        : `${is === "unsure" ? "unsure: " : ""}${plural(row.replicas, "replica")}, ${price}`;
       part(`chance ${each}`).textContent = row && !data.is_measured ? chance(row.probability_met) : "";
     }
     section.dataset.answer = JSON.stringify(found);

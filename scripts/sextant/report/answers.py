@@ -27,7 +27,7 @@ from sextant.pages.blocks import (
     Table,
     Tone,
 )
-from sextant.pages.words import chance, joined, number, percent, plural
+from sextant.pages.words import chance, joined, number, percent, plural, usd_words
 from sextant.points.metrics import doubts
 from sextant.predict.predictor import MEASURED
 from sextant.report.price_map import price_chart
@@ -80,13 +80,6 @@ def deployment_cell(option: Option | NextBest) -> str:
     if option.gpu_profile_id is None:
         return "none"
     return f"{number(option.replicas)} × {option.gpu_profile_id}"
-
-
-def usd_words(usd_per_hour: float | None) -> str:
-    """Write a price with its unit, e.g. `8.20 USD/h`; cents of cents where it is that small."""
-    if usd_per_hour is None or usd_per_hour < 0.1:
-        return f"{number(usd_per_hour)} USD/h"
-    return f"{usd_per_hour:,.2f} USD/h"
 
 
 def priced_cell(option: Option) -> str:

@@ -15,6 +15,7 @@ from sextant.pages.words import (
     per_second,
     plural,
     rate_words,
+    usd_words,
 )
 from sextant.rightsize.answer import (
     Comparison,
@@ -50,6 +51,7 @@ def rightsizing_document(answer: Rightsizing, origin: Mapping[str, Any] | None =
         _hour_section(answer),
         *(Note(text, "warning") for text in answer.all_warnings),
         Note(_HOW, "soft"),
+        *(Note(line) for line in answer.replica_lines),
         Note(answer_source_line(answer)),
     ]
     title = f"{answer.llm_id}: rightsizing of {_present_words(answer)}"
@@ -65,7 +67,7 @@ def _present_words(answer: Rightsizing) -> str:
 def _headline(answer: Rightsizing) -> str:
     """Return what would do in place of what runs, and what that saves."""
     usd = answer.present.usd_per_hour
-    now = f"{_present_words(answer)} = {usd:.2f} USD/h"
+    now = f"{_present_words(answer)} = {usd_words(usd)}"
     chosen = answer.chosen
     if not answer.has_option:
         wanted = f"with probability {1 - (answer.risk or 0.0):.10g} or more"

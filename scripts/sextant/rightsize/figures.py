@@ -8,7 +8,7 @@ from sextant.answer.key_figures import chance_figure
 from sextant.decide.decision import FAIR
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Chart, KeyFigure, KeyFigures
-from sextant.pages.words import HOUR_S, number
+from sextant.pages.words import HOUR_S, number, usd_words
 from sextant.rightsize.answer import HourOutcome, Rightsizing
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ def key_figures(answer: Rightsizing) -> KeyFigures:
     """Return what runs and how sure that is, what would do, and what it saves."""
     present = answer.present
     deployed = f"{present.deployed.replicas} × {present.deployed.gpu_profile_id}"
-    figures = [KeyFigure("Now", f"{present.usd_per_hour:,.2f} USD/h", deployed)]
+    figures = [KeyFigure("Now", usd_words(present.usd_per_hour), deployed)]
     if (kept := present.probability_met) is not None:
         figures.append(chance_figure("Keeps the SLO now", kept))
     chosen = answer.chosen
     if not answer.has_option or chosen.usd_per_hour is None:
         return KeyFigures(figures)
     plan = f"{number(chosen.replicas)} × {chosen.gpu_profile_id}"
-    figures.append(KeyFigure("Would do", f"{chosen.usd_per_hour:,.2f} USD/h", plan))
+    figures.append(KeyFigure("Would do", usd_words(chosen.usd_per_hour), plan))
     figures.append(chance_figure("Would keep the SLO", chosen.probability_met or 0.0))
     saved = answer.usd_per_month_saved(chosen) or 0.0
     label = "Saves a month" if saved >= 0 else "Costs more a month"

@@ -198,6 +198,7 @@ def rightsize_deployment(asked: RightsizeQuestion) -> Rightsizing:
         gpu_profiles=case.gpu_profiles.values(),
         settings_on=partial(settings_of, case, settings=asked.settings),
         warnings=[
+            *case.failure_notes,
             *asked.notes,
             *reading_notes(asked, points),
             *calibrated.laws.warnings,

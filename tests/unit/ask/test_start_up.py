@@ -17,7 +17,7 @@ LARGE = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json"
 def start_up(llm=LARGE, profile_id="2xH100-80GB", engine="vllm", needed=2000):
     profile = profile_of_id(profile_id)
     memory = memory_of(llm, profile.devices, engine=engine)
-    return memory, start_up_of(llm, profile, memory, engine, 1, needed)
+    return memory, start_up_of(llm, profile, memory, engine, 1, needed, 2000.0)
 
 
 def test_a_context_that_the_cache_does_not_hold_is_lowered():
@@ -66,3 +66,20 @@ def test_the_longest_request_of_layers_with_a_window():
     assert memory.request_bytes(longest) <= memory.kv_bytes < memory.request_bytes(longest + 1)
     two = memory.longest_tokens(copies=2)
     assert memory.request_bytes(two) <= memory.kv_bytes / 2 < memory.request_bytes(two + 1)
+
+
+def test_text_and_facts_have_the_layout_and_the_tokens_of_the_cache():
+    memory, starting = start_up(profile_id="4xH100-80GB")
+    facts = starting.facts()
+    assert facts["tensor_parallel"] == 4 and facts["kv_tokens"] == memory.kv_tokens(2000.0)
+    assert starting.line().startswith(
+        f"A replica on 4xH100-80GB: tensor parallel 4, KV cache for {facts['kv_tokens']:,} tokens. "
+        f"Memory of a GPU: weights {facts['memory']['weights_gib']:.1f}, KV cache "
+        f"{facts['memory']['kv_cache_gib']:.1f}, "
+    )
+
+
+def test_cores_are_not_split_over():
+    _, starting = start_up(profile_id="8xcpu-core")
+    assert starting.facts()["tensor_parallel"] is None
+    assert "tensor parallel" not in starting.line() and "Memory of the cores" in starting.line()

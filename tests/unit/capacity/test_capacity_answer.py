@@ -153,7 +153,7 @@ def test_a_goodput_that_requests_alone_miss_is_not_blamed_on_a_limit(trace) -> N
     given = ("--ttft-ms", "p50:60", "--goodput", 1, "--draws", 0)
     text = sextant("capacity", "--trace", trace, *ASKED, *given, exit_code=3)
     assert "too few requests alone are within all limits (--goodput)" in text
-    assert "the likeliest law of a step alone (--draws 0): it has no probability" in text
+    assert "the best estimate alone (--draws 0): it has no probability" in text
 
 
 def test_requests_beyond_the_context_are_counted(trace) -> None:
@@ -379,6 +379,13 @@ def test_without_lengths_and_a_source_both_commands_ask_for_them() -> None:
     with pytest.raises(InputError, match="no step can be simulated") as error:
         sextant("capacity", *ASKED, "--request-rate", 5, "--ttft-ms", "p95:1000")
     assert "--input-tokens and --output-tokens" in error.value.fix
+
+
+def test_text_and_json_say_how_a_replica_lies_on_its_gpus(answer) -> None:
+    assert answer["tensor_parallel"] == 1
+    assert answer["kv_tokens"] == answer["alternatives"][0]["kv_tokens"]
+    said = f"tensor parallel 1, KV cache for {answer['kv_tokens']:,} tokens. Memory of a GPU"
+    assert said in answer["text"]
 
 
 def test_utilisation_is_one_figure_and_busy_another(answer) -> None:

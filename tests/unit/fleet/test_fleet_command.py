@@ -55,7 +55,9 @@ def test_sheets_become_a_plan_of_what_recommend_finds_for_each(here):
     assert all(each["probability_met"] >= 0.9 for each in served.values())
     assert 0 < answer["plan"]["joint_probability_met"] <= 1
     assert {each["demand_id"] for each in answer["looser_limits"]} == {"chat", "code"}
-    assert answer["memory"]["chat"]["memory"]["kv_cache_gib"] > 0
+    replica = answer["memory"]["chat"]
+    assert replica["memory"]["kv_cache_gib"] > 0 and replica["tensor_parallel"] >= 1
+    assert f"KV cache for {replica['kv_tokens']:,} tokens. Memory of a GPU" in answer["text"]
     assert "2 of 2 demands served" in answer["text"]
     out = here / "fleet.html"
     text = asked(here, demands, pools, "--format", "html", "--out", out)

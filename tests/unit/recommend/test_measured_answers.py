@@ -106,6 +106,16 @@ def test_no_recommendation_goes_against_a_rate_that_missed_its_limits(tmp_path):
     assert "missed the limits (TTFT 100 ms)" in by_profile["1xH100-80GB"]["reason"]
 
 
+def test_points_that_move_the_law_of_the_llm_are_among_the_nearest(tmp_path):
+    """The answer is another GPU, because of what was measured on this one."""
+    done = asked(folder(tmp_path, RATES), *AT_A_RATE, "--risk", "0.1", "--format", "json")
+    answer = json.loads(done.output)
+    assert answer["basis"] == "roofline" and answer["gpu_profile_id"] != "1xH100-80GB"
+    first, *others = answer["evidence"]
+    assert (first["llm_id"], first["gpu_profile_id"]) == (LLM.replace("/", "__"), "1xH100-80GB")
+    assert others and all(row["gpu_profile_id"] == answer["gpu_profile_id"] for row in others)
+
+
 def test_users_are_answered_beside_points_at_rates(tmp_path):
     """A sweep of guidellm has one run of a single user; the others come at rates."""
     alone = {"users": 1, "median_ttft_ms": 50.0, "median_tpot_ms": 10.0}
@@ -161,6 +171,20 @@ def test_other_gpus_are_predicted_where_a_server_failed_and_that_is_said_first(t
     assert "1 replica × 1xH200-141GB" in first and "14 of 28 requests failed" in second
 
 
+def test_what_a_failing_server_still_answered_moves_no_other_gpu(tmp_path):
+    """Its other requests took 0.1 or 0.01 times the limits, from which the law learned."""
+    expected = []
+    for times in (0.1, 0.01):
+        rows = [near(users, times) | {"n_ok": 14, "n_failed": 14} for users in (1, 4)]
+        own = folder(tmp_path / str(times), rows)
+        done = asked(own, *AT_10, "--gpu-profiles", "1xH200-141GB", "--format", "json")
+        answer = json.loads(done.output)
+        expected.append(answer["latency"])
+        said = f"Set aside: 2 points of {LLM.replace('/', '__')} on 1xH100-80GB, where too many"
+        assert answer["warnings"][0].startswith(said)
+    assert expected[0] == expected[1]
+
+
 def test_failures_that_are_allowed_or_only_at_higher_loads_leave_a_rate_to_prediction(tmp_path):
     allowed = asked(folder(tmp_path / "a", FAILED), *AT_10, *ON_H100, "--max-failed", "0.6")
     assert allowed.exit_code == 0 and "14 of 28" not in allowed.output
@@ -188,3 +212,13 @@ def test_answers_of_one_token_have_no_tpot_to_miss_at_a_rate_either(tmp_path):
     command = ["recommend", "--source", str(own), "--llm", LLM, *AT_10[:2], "--tpot-ms", "40"]
     with pytest.raises(InputError, match=r"--tpot-ms.*no time between tokens"):
         CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_a_queue_that_grows_without_end_has_no_factor_on_its_limits():
+    """It said "TPOT inf ms" and "with both limits nan times as high"."""
+    llm = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+    load = ("--request-rate", "1e6", "--input-tokens", "1000", "--output-tokens", "200")
+    command = ["recommend", "--hf-config", str(llm), *load, *AT_10[2:], *ON_H100]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 3 and "Its queue grows without end" in done.output
+    assert " inf " not in done.output and " nan " not in done.output

@@ -158,7 +158,12 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     text = answer["text"]
     option = f"{answer['replicas']} replicas × {answer['gpu_profile_id']}"
     assert text.startswith(f"mistral-7b: {option} = {answer['usd_per_hour']:.2f} USD/h; meets")
-    for part in ("binds", "90% interval", "Nearest measurements", "would tell most (--probe)"):
+    for part in (
+        "comes nearest to its limit",
+        "90% interval",
+        "Nearest measurements",
+        "would tell most (--probe)",
+    ):
         assert part in text
     assert "attention GQA, where MHA and MQA were measured" in text
     assert "archive:llm-pilot (ships with Sextant): 10 LLMs × 14 GPU profiles" in text
