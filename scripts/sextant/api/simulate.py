@@ -32,8 +32,8 @@ class SimulateOptions:
     """The deployment, who sends requests, and how it is simulated."""
 
     gpu_profile: str  #: GPU profile of a replica, e.g. 1xH100-80GB.
-    replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas behind a router.
-    decode_replicas: Annotated[int | None, typer.Option(min=1)] = None
+    replicas: Annotated[int, typer.Option(min=1, max=4096)] = 1  #: Replicas behind a router.
+    decode_replicas: Annotated[int | None, typer.Option(min=1, max=4096)] = None
     """Replicas that decode, while --replicas compute the prompts; all do both by default."""
     decode_gpu_profile: str | None = None  #: GPU profile of those; that of the others by default.
     policy: Path | None = None
@@ -42,12 +42,12 @@ class SimulateOptions:
     """From the order of a replica until it serves, as `capacity` takes it."""
     router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
-    users: Annotated[int | None, typer.Option(min=1)] = None
+    users: Annotated[int | None, typer.Option(min=1, max=100_000)] = None
     """Instead of arrivals: users who each wait for their answer."""
     unique_prompts: Annotated[int | None, typer.Option(min=1)] = None
     """Whole prompts that repeat; all differ by default."""
     warmup: str = "0s"  #: Requests that arrive before are simulated and not counted.
-    draws: Annotated[int, typer.Option(min=0)] = 100
+    draws: Annotated[int, typer.Option(min=0, max=10_000)] = 100
     """Draws of the law for the intervals; 0: none."""
 
     def gpu_profiles(self, traffic: TrafficOptions) -> tuple[str, ...]:

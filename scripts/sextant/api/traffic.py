@@ -108,7 +108,8 @@ class TrafficOptions(TraceChoiceOptions):
         rate_rps = self.request_rate * self.traffic
         if not 0 < rate_rps <= _MOST_RPS:
             fix = f"give a rate above 0, up to {_MOST_RPS:,.0f}"
-            raise InputError(f"{rate_rps:g} is not a rate", field="--request-rate", fix=fix)
+            field = "--request-rate" if self.traffic == 1 else "--request-rate, --traffic"
+            raise InputError(f"{rate_rps:g} is not a rate", field=field, fix=fix)
         duration_s = None
         if self.duration is not None:
             duration_s = seconds_of(self.duration, "--duration")

@@ -12,7 +12,7 @@ from sextant.base.errors import InputError
 from sextant.decide.windows import Target
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
-from sextant.pages.words import HOUR_S
+from sextant.pages.words import HOUR_S, plural
 from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router
 from sextant.workload.requests import ScalableTraffic, SteadyTraffic
@@ -97,9 +97,8 @@ def check_capacity(capacity_question: CapacityQuestion) -> None:
     """Raise InputError where the draws cannot show the risk, or the traffic is too long."""
     least_draws = math.ceil(1 / capacity_question.risk - 1e-9)
     if 0 < capacity_question.n_draws < least_draws:
-        problem = (
-            f"{capacity_question.n_draws} draws cannot show a risk of {capacity_question.risk:g}"
-        )
+        draws = plural(capacity_question.n_draws, "draw")
+        problem = f"{draws} cannot show a risk of {capacity_question.risk:g}"
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     requests = capacity_question.traffic.drawn(0)
     n_slots = requests.duration_s / capacity_question.terms.slot_s

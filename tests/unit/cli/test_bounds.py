@@ -3,9 +3,11 @@
 import os
 
 import pytest
+from typer.testing import CliRunner
 
 from command import sextant
 from sextant.base.errors import InputError
+from sextant.cli.app import app
 from support import ROOT
 
 LLAMA = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
@@ -28,6 +30,7 @@ CAPACITY = ("capacity", *ASKED, *LOAD, "--draws", 0)
         (CAPACITY, "--ttft-ms", "٣", "not a limit"),
         (CAPACITY, "--ttft-ms", "p95:1_0", "not a limit"),
         (CAPACITY, "--input-tokens", "٣", ""),
+        (CAPACITY, "--draws", 1, "1 draw cannot show a risk of 0.1"),
         (CAPACITY, "--traffic", "1_0", "not a number as it is written"),
         (RECOMMEND, "--usd-per-month", "1_0", "not a number as it is written"),
         (RECOMMEND, "--seed", "٣", "not a number as it is written"),
@@ -46,6 +49,22 @@ CAPACITY = ("capacity", *ASKED, *LOAD, "--draws", 0)
 def test_a_value_that_cannot_be_names_its_option(command, option, value, said):
     with pytest.raises(InputError, match=rf"field '{option}'.*{said}"):
         sextant(*command, option, value)
+
+
+def test_a_factor_that_makes_too_many_requests_is_named():
+    with pytest.raises(InputError, match=r"'--request-rate, --traffic': 1e\+09 is not a rate"):
+        sextant(*CAPACITY, "--traffic", 10**9)
+
+
+@pytest.mark.parametrize(
+    ("option", "most"),
+    [("--replicas", 4096), ("--decode-replicas", 4096), ("--users", 100_000), ("--draws", 10_000)],
+)
+def test_a_simulation_has_bounds(option, most):
+    asked = ["simulate", "--gpu-profile", "1xH100-80GB", option, str(most + 1)]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}': Input should be less than or equal to" in done.output
 
 
 @pytest.mark.parametrize(
