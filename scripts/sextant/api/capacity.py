@@ -202,7 +202,7 @@ def capacity_question(
         steady = arriving.steady()
     demand = arriving.drawn(0)
 
-    with naming_options({"request_rate_rps": "--traffic"}):
+    with naming_options({"request_rate_rps": "--traffic, --speed"}):
         load: dict[str, Any] = {"percentile": case.percentile, "request_rate_rps": demand.rate_rps}
         load["max_failed"] = keep.max_failed
         slo = SLO("asked", **promise.limits.of(), **load)

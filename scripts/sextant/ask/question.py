@@ -177,16 +177,22 @@ def check_question(question: Question) -> None:
     _check_pools(question)
     _check_lengths(question)
 
-    if question.risk is not None and not 0 < question.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{question.risk} is not a risk", field="--risk", fix=fix)
-    if question.risk is not None and question.risk < LEAST_RISK:
-        problem = f"{round(1 / LEAST_RISK):,} draws cannot show a risk of {question.risk:g}"
-        fix = f"give {LEAST_RISK:g} or more; `sextant capacity` takes more draws (--draws)"
-        raise InputError(problem, field="--risk", fix=fix)
+    if question.risk is not None:
+        check_risk(question.risk)
     if question.risk is not None and question.decision != "utility":
         problem = "a risk needs probabilities, which --decision paper does not use"
         raise InputError(problem, field="--risk", fix="use it with --decision utility")
+
+
+def check_risk(risk: float) -> None:
+    """Raise InputError where a risk is no probability, or less than the draws can show."""
+    if not 0 < risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{risk:g} is not a risk", field="--risk", fix=fix)
+    if risk < LEAST_RISK:
+        problem = f"{round(1 / LEAST_RISK):,} draws cannot show a risk of {risk:g}"
+        fix = f"give {LEAST_RISK:g} or more; `sextant capacity` takes more draws (--draws)"
+        raise InputError(problem, field="--risk", fix=fix)
 
 
 def check_serving(question: Question) -> None:

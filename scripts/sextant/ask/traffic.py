@@ -254,7 +254,7 @@ def multiplied_demand(
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
 
     Copies share no prefix. Windows of `block_s` have their requests times the factor. Sessions are
-    copied whole: the turns of a copy wait for its own answers.
+    copied whole: the turns of a copy wait for its own answers. InputError: none is left.
     """
     if factor == 1:
         return demand
@@ -264,6 +264,9 @@ def multiplied_demand(
         block_s=block_s or generators.BLOCK_S,
         group=None if demand.turns is None else demand.turns.session,
     )
+    if not len(arrival_s):
+        problem = f"{factor:g} times {demand.n:,} requests leave none"
+        raise InputError(problem, field="--traffic", fix="give a larger factor, or a longer trace")
     copied = demand.at(places).as_copies_of(demand, places, copies)
     return replace(
         copied,

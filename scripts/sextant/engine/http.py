@@ -92,8 +92,11 @@ def get(
     timeout_s: float = GET_TIMEOUT_S,
     most_bytes: int = 64 << 10,
 ) -> tuple[int | None, str]:
-    """Return status and body of `path` below a server's base URL, without its API key; None without
-    a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else."""
+    """Return status and body of `path` below a server's base URL, without its API key.
+
+    Without a whole answer in these limits the status is None, and the body why, or empty. No proxy
+    and no redirect: an API key goes nowhere else.
+    """
     end_s = time.monotonic() + timeout_s
     answer = _Answer()
     n_bytes = 0
@@ -113,7 +116,9 @@ def get(
                     answer.is_whole = answer.may_end_with_connection
                     break
                 answer.parser.feed_data(data)
-    except (OSError, UnicodeError, httptools.HttpParserError):  # refused, too late, or half of it
+    except OSError as error:  # refused, or too late
+        return None, error.strerror or ""
+    except (UnicodeError, httptools.HttpParserError):
         return None, ""
     if not answer.is_whole or n_bytes > most_bytes:
         return None, ""

@@ -90,6 +90,9 @@ def fetch_metrics(
 def _read(target: ServerAddress, path: str, now: Callable[[], float]) -> MetricText:
     status, text = get(target, path, timeout_s=_TIMEOUT_S, most_bytes=_MOST_OF_PART)
     origin = target.base_url + path.partition("?")[0]
+    if status is None and text:
+        problem = f"{target.base_url}: {text}"
+        raise InputError(problem, field="--prometheus", fix="check the address, and that it runs")
     if status is None:
         raise _too_much(target, f"no whole answer within {_TIMEOUT_S:g} s and 64 MiB")
     if status in (401, 403):

@@ -16,7 +16,7 @@ from sextant.answer.rate_sizer import LITTLES_LAW, RateSizer, steady_note
 from sextant.ask.case import Case
 from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, Forecast, fit_medians, fit_predictor, make_predictor
-from sextant.ask.question import Question, check_question, check_serving
+from sextant.ask.question import Question, check_question, check_risk, check_serving
 from sextant.ask.serving import as_measured, config_notes, find_llm
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
@@ -55,9 +55,7 @@ class FleetQuestion:
 def answer_sheets(question: FleetQuestion) -> FleetAnswer:
     """Return which demand gets which devices. Raises InputError: an option or a row is wrong, or
     the measurements cannot answer."""
-    if not 0 < question.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{question.risk:g} is not a risk", field="--risk", fix=fix)
+    check_risk(question.risk)
     check_serving(question.base)
     pools, gpus = read_supply(question.supply, question.gpus)
     sheet_demands = read_demands(question.demands, question.traces)

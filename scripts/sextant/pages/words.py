@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 MINUTE_S = 60
 HOUR_S = 3600
@@ -24,8 +25,10 @@ def percent(fraction: float | None) -> str:
 
 def usd_words(usd_per_hour: float | None) -> str:
     """Write a price with its unit, e.g. `8.20 USD/h`; cents of cents where it is that small."""
-    if usd_per_hour is None or 0 < usd_per_hour < 0.1:
-        return f"{number(usd_per_hour)} USD/h"
+    if usd_per_hour is None:
+        return f"{number(None)} USD/h"
+    if 0 < usd_per_hour < 0.1:
+        return f"{Decimal(number(usd_per_hour)):f} USD/h"
     return f"{usd_per_hour:,.2f} USD/h"
 
 

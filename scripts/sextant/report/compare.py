@@ -35,6 +35,7 @@ _CHANCE_FAILURES = 0.01
 _CHANCE_FIGURES = 0.04
 _N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
+_FIX = "give a store (.duckdb), a report (its recommendations.json), or load runs"
 _FACTS = {
     "llm_id": "key.llm_id",
     "gpu_profile_id": "key.gpu_profile_id",
@@ -247,15 +248,17 @@ class StoredAnswers(NamedTuple):
         """Return the answers of a store, of a report's JSON, or of a folder with either."""
         if path.is_dir():
             names = ("sextant.duckdb", "recommendations.json")
-            path = next((path / name for name in names if (path / name).exists()), path / names[0])
+            found = [path / name for name in names if (path / name).exists()]
+            if not found:
+                raise InputError("there is no store, report or load run", file=path, fix=_FIX)
+            path = found[0]
         if path.suffix == ".duckdb":
             tables = read_tables(path)
             return cls({slo["slo_id"]: slo for slo in tables["slo"]}, recommendations(tables))
 
-        fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
-        content = read_json(path, fix=fix)
+        content = read_json(path, fix=_FIX)
         if not (isinstance(content, dict) and {"slos", "recommendations"} <= {*content}):
-            raise InputError("is not a report", file=path, fix=fix)
+            raise InputError("it is not a report", file=path, fix=_FIX)
         slos = {slo["slo_id"]: slo for slo in content["slos"]}
         return cls(slos, [*map(StoredRecommendation.of_dict, content["recommendations"])])
 

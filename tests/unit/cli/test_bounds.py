@@ -15,6 +15,7 @@ LOAD = ("--request-rate", 1, "--input-tokens", 100, "--output-tokens", 10, "--tt
 ASKED = ("--hf-config", LLAMA, "--gpu-profiles", "1xH100-80GB")
 RECOMMEND = ("recommend", *ASKED, *LOAD)
 CAPACITY = ("capacity", *ASKED, *LOAD, "--draws", 0)
+RIGHTSIZE = ("rightsize", *ASKED[:2], "--deployed", "1x1xH100-80GB", "--ttft-ms", 1000)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,8 @@ CAPACITY = ("capacity", *ASKED, *LOAD, "--draws", 0)
         (("recommend", "--users", 4), "--hf-config", "", "it is empty"),
         (("recommend", "--users", 4, "--llm", "x"), "--database", "", "it is empty"),
         (("fleet", "--supply", "x.tsv"), "--demands", "", "it is empty"),
+        (("fleet", "--supply", "x", "--demands", "x"), "--risk", "1e-9", "1,000 draws cannot show"),
+        (RIGHTSIZE, "--prometheus", "http://127.0.0.1:1", "Connection refused. Fix: check the a"),
     ],
 )
 def test_a_value_that_cannot_be_names_its_option(command, option, value, said):

@@ -10,6 +10,7 @@ from sextant.pages.words import usd_words
     [
         (None, "– USD/h"),
         (0.0, "0.00 USD/h"),
+        (0.00003, "0.00003 USD/h"),
         (0.0001, "0.0001 USD/h"),
         (0.05, "0.05 USD/h"),
         (3.99, "3.99 USD/h"),

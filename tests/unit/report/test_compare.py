@@ -175,3 +175,6 @@ def test_what_no_longer_fits_and_what_is_no_report(tmp_path):
     assert "A's choice, large, does not fit in B" in text
     (tmp_path / "x.json").write_text("{}")
     assert "is not a report" in compare(before, tmp_path / "x.json", exit_code=2)
+    (tmp_path / "empty").mkdir()
+    said = compare(before, tmp_path / "empty", exit_code=2)
+    assert "empty: there is no store, report or load run. Fix: give a store" in said

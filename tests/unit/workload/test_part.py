@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sextant.base.errors import InputError
 from sextant.workload import requests
 from sextant.workload.part import choose_windows
 from sextant.workload.requests import Prefixes, RequestStream, Turns
@@ -97,3 +98,11 @@ def test_a_part_times_a_factor_has_the_same_windows(monkeypatch) -> None:
     more = multiplied_demand(part, 1.5, 300.0)
     assert more.part.windows.tolist() == part.part.windows.tolist()
     assert more.rate_rps == pytest.approx(1.5 * stream.rate_rps)
+
+
+def test_a_factor_that_leaves_no_request_is_an_error() -> None:
+    """`capacity --traffic 1e-6` ended with an IndexError."""
+    from sextant.ask.traffic import multiplied_demand
+
+    with pytest.raises(InputError, match=r"'--traffic': 1e-09 times .* requests leave none"):
+        multiplied_demand(day([1.0] * 4), 1e-9)
