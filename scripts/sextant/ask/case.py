@@ -27,7 +27,7 @@ from sextant.ask.caveats import (
     note_uncounted_drafts,
     outside_of_measurements,
 )
-from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
+from sextant.ask.question import SPECULATION, Question, check_question
 from sextant.ask.serving import (
     Serving,
     as_measured,
@@ -36,6 +36,7 @@ from sextant.ask.serving import (
     longest_request_tokens,
     measured_lengths,
     serving_of,
+    uneven_layouts,
 )
 from sextant.ask.source import Source, find_source
 from sextant.ask.start_up import StartUp, start_up_of
@@ -315,7 +316,7 @@ class Case:
             and profile_id not in question.gpu_profile_ids
         }
         excluded |= self._ruled_out(self.gpu_profiles)
-        excluded |= _uneven_layouts(self)
+        excluded |= uneven_layouts(question, self.llm, self.gpu_profiles)
         excluded |= self.failing
         if len(excluded) < len(self.gpu_profiles):
             return excluded
@@ -532,36 +533,3 @@ def read_case(
         find_api_prices(question.api_prices, question.llm_name)
     candidates = candidates_of(question, source, need_prices=need_prices, field=field)
     return Case(question, stated, source, llm, candidates, tuple(notes))
-
-
-def _uneven_layouts(case: Case) -> dict[str, str]:
-    """Return the profiles whose number of GPUs the asked layout does not divide.
-
-    Raises:
-        InputError: the layout is not one of a mixture of experts, or divides none of them.
-    """
-    question = case.question
-    copies = question.data_parallel or 1
-    parts = question.expert_parallel or 1
-    problem = None
-    fix = "leave both out"
-    if max(copies, parts) > 1 and not case.llm.n_experts:
-        problem = f"{case.llm_id} has no experts: copies of it are replicas"
-    elif copies > 1 and question.expert_parallel == 1:
-        problem = "GPUs with copies of attention share experts out"
-        fix = "leave the latter out"
-
-    uneven = {
-        profile_id: f"its GPUs ({gpu_profile.n_gpus}) cannot be shared out in {n:g} parts"
-        for profile_id, gpu_profile in case.gpu_profiles.items()
-        for n in (copies, parts)
-        if n < math.inf and gpu_profile.n_gpus % n
-    }
-    if problem is None and len(uneven) == len(case.gpu_profiles):
-        first = next(iter(uneven))
-        problem = f"{first}: {uneven[first]}"
-        fix = "give all"
-    if problem:
-        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
-        raise InputError(problem, field=field, fix=fix)
-    return uneven

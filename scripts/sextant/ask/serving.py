@@ -1,7 +1,7 @@
 """The LLM as it is asked to be served: its facts, engine and layout, filled in from the source."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -256,3 +256,37 @@ def longest_request_tokens(question: Question, source: Source) -> int:
     if source.characterization.has_fixed_lengths and len(measured):
         return int(measured.sum(axis=1).max().round())
     return source.longest_request_tokens
+
+
+def uneven_layouts(
+    question: Question, llm: LLM, gpu_profiles: Mapping[str, GPUProfile]
+) -> dict[str, str]:
+    """Return the profiles whose number of GPUs the asked layout does not divide, and why.
+
+    Raises:
+        InputError: the layout is not one of a mixture of experts, or divides none of them.
+    """
+    copies = question.data_parallel or 1
+    parts = question.expert_parallel or 1
+    problem = None
+    fix = "leave both out"
+    if max(copies, parts) > 1 and not llm.n_experts:
+        problem = f"{question.llm_name} has no experts: copies of it are replicas"
+    elif copies > 1 and question.expert_parallel == 1:
+        problem = "GPUs with copies of attention share experts out"
+        fix = "leave the latter out"
+
+    uneven = {
+        profile_id: f"its GPUs ({gpu_profile.n_gpus}) cannot be shared out in {n:g} parts"
+        for profile_id, gpu_profile in gpu_profiles.items()
+        for n in (copies, parts)
+        if n < math.inf and gpu_profile.n_gpus % n
+    }
+    if problem is None and len(uneven) == len(gpu_profiles):
+        first = next(iter(uneven))
+        problem = f"{first}: {uneven[first]}"
+        fix = "give all"
+    if problem:
+        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
+        raise InputError(problem, field=field, fix=fix)
+    return uneven
