@@ -414,7 +414,7 @@ class Measurement:
             is_usual = warning == result.run.client.lag_warning and self.cell.devices.kind == "cpu"
             log.log(logging.DEBUG if is_usual else logging.WARNING, "level %g: %s", level, warning)
         if self.cell.scenario.has_users:  # elsewhere latency counts from due times
-            both = map(result.median, ("nttft_ms", "itl_ms"))
+            both = result.medians("nttft_ms", "itl_ms")
             medians = LevelMedians(level, result.log.n_ok, *both)
         measured = result.run.with_conditions(
             engine_version=self.server.version if self.server else None,

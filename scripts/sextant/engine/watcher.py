@@ -128,8 +128,10 @@ def read_gauge_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
     if not whole:
         return schema.empty_table()
     read_schema = pa.schema([field for field in schema if field.name != "level"])
-    options = pa.json.ReadOptions(block_size=len(whole)), pa.json.ParseOptions(read_schema)
-    rows = pa.json.read_json(pa.BufferReader(whole), *options)
+    # One block needs no threads, whose memory would stay.
+    reading = pa.json.ReadOptions(use_threads=False, block_size=len(whole))
+    parsing = pa.json.ParseOptions(read_schema)
+    rows = pa.json.read_json(pa.BufferReader(whole), reading, parsing)
     # Not `pa.repeat`, which would import pandas.
     level_buffer = pa.py_buffer(np.full(len(rows), float(level)))
     levels = pa.Array.from_buffers(pa.float64(), len(rows), [None, level_buffer])

@@ -3,5 +3,5 @@
 In come servers (`engine.http.ServerAddress`), requests (`source`) and a scenario; out come rows
 and, with `sextant load`, the files of a cell. Read `run` (levels on running servers), then
 `schedules`, `measure` (one level), `client` (one connection), `events` and `answer` (its tokens and
-their times), `rows` (requests) and `results`.
+their times), `rows` (requests), `quantiles` and `results`.
 """

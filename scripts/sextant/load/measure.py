@@ -110,9 +110,10 @@ class LevelResult:
         """All that a person should know of the figures."""
         return self.run.client.warnings
 
-    def median(self, name: str) -> float | None:
-        """Return the median of a latency from when requests were sent; None without any."""
-        return self.log.statistics(name, {"p50": 0.5}, is_due=False)["p50"]
+    def medians(self, *names: str) -> list[float | None]:
+        """Return medians of latencies from when requests were sent; None without any."""
+        found = self.log.statistics(names, {"p50": 0.5}, is_due=False)
+        return [found[name]["p50"] for name in names]
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""
@@ -340,7 +341,7 @@ class LoadRun(ABC):
         )
         result = LevelResult(run, self.log, self._epoch_ns)
 
-        warning = lag_warning(lag, send_lag, result.median("itl_ms"), result.median("ttft_ms"))
+        warning = lag_warning(lag, send_lag, *result.medians("itl_ms", "ttft_ms"))
         result.run = replace(run, client=replace(run.client, lag_warning=warning))
         return result
 

@@ -48,7 +48,7 @@ class LevelSummary:
     @cached_property
     def latencies_ms(self) -> dict[str, dict[str, float | None]]:
         """Mean and quantiles by latency; None where no answer has one."""
-        return {name: self.log.statistics(name, STATISTICS, is_due=self.is_due) for name in SHOWN}
+        return self.log.statistics(SHOWN, STATISTICS, is_due=self.is_due)
 
     @property
     def throughput_tok_s(self) -> float | None:

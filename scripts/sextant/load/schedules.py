@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import time
+from array import array
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -181,8 +182,9 @@ class _OpenLoop(LoadRun):
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
         self._first, self._last = np.searchsorted(arrivals, schedule.measured_s).tolist()
         self._indices: Sequence[int] = range(len(arrivals))  # in the order of sending
-        # Since when each slot that the limit allows has been free.
+        # Since when each slot that the limit allows has been free; without one, a slot a request.
         self._slots_ns = deque([0] * schedule.most_under_way)
+        self._is_limited = schedule.max_in_flight is not None
         self._idle: list[list[Connection]] = [[] for _ in self.addresses]
         self._n_under_way = self._next = 0
         self._is_sending_soon = False
@@ -195,7 +197,7 @@ class _OpenLoop(LoadRun):
             self._idle[connection.replica].append(connection)
 
     async def run(self, started_ns: int) -> None:
-        self._due_ns = (self._after_start_ns + started_ns).tolist()
+        self._due_ns = array("q", (self._after_start_ns + started_ns).tobytes())
         self._done, self._alarm = asyncio.Event(), Alarm(self._send_due)
         self.work_later()
         self._send_due()
@@ -249,7 +251,8 @@ class _OpenLoop(LoadRun):
         connection.start(exchange)
 
     def on_end(self, connection: Connection, exchange: Exchange) -> None:
-        self._slots_ns.append(exchange.times.ended_ns)
+        if self._is_limited:
+            self._slots_ns.append(exchange.times.ended_ns)
         self._n_under_way -= 1
         self._idle[connection.replica].append(connection)
         self._send_due()
