@@ -72,6 +72,9 @@ class EndpointOptions:
             named = self.api_key_env if is_name else "such variable"
             fix = "export it, or leave the option out if the server needs no key"
             raise InputError(f"the environment has no {named}", field=option, fix=fix)
+        if not self.model.isprintable():
+            problem = f"{self.model!r} is no name: it has control characters or broken letters"
+            raise InputError(problem, field="--model", fix="give the name that the server lists")
         how = {"path": "/v1/chat/completions"} if self.chat else {}
         urls = map(without_v1, self.base_url)
         targets = [ServerAddress(url, self.model, key, self.ca_file, **how) for url in urls]

@@ -124,7 +124,8 @@ class AnswerReader:
         if len(self.excerpt) < _EXCERPT_BYTES:
             self.excerpt += piece[:_EXCERPT_BYTES]
 
-        *lines, rest = piece.split(b"\n")
+        lines = piece.split(b"\n")
+        rest = lines.pop()
         if lines and self.line_parts:
             line_ns = at_ns if lines[0] else self.line_ns
             self._read_line(b"".join([*self.line_parts, lines.pop(0)]), line_ns)
@@ -152,10 +153,11 @@ class AnswerReader:
 
     def _read_line(self, line: bytes, at_ns: int) -> None:
         """Read a line: data are an event, the first or a further line of one, or [DONE]."""
-        line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line.startswith(b"data:"):
-            self._read_other_field(line)
-            return
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+            if not line.startswith(b"data:"):
+                self._read_other_field(line)
+                return
         data = line[5:]
         if self.is_error:
             self.is_error = False

@@ -1,11 +1,11 @@
 """Where the requests of a level come from: drawn from a workload or listed, encoded ahead."""
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from sextant.workload.prompts import CorpusTokens, prompt_text
@@ -85,7 +85,7 @@ def prepare(
         body |= {"min_tokens": output_tokens, "ignore_eos": True}
         options["continuous_usage_stats"] = True
     body |= {"temperature": 0, **(sampling or {}), "stream": True, "stream_options": options}
-    encoded = json.dumps(body, separators=(",", ":")).encode()
+    encoded = msgspec.json.encode(body)
     return PreparedRequest(request_id, encoded, n, output_tokens, is_text, form.may_stop)
 
 

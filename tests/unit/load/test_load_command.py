@@ -188,6 +188,7 @@ def test_a_chat_of_texts_whose_lengths_the_server_tells(tmp_path):
         ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
         ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
         ((*FIXED, "--users", 1, "--base-url", "host:1"), "'--base-url': 'host:1' is not a"),
+        ((*FIXED, "--users", 1, "--model", "m\udcff"), "'--model'.*broken letters"),
         (
             (*FIXED, "--users", 1, "--api-key-env", "NO_SUCH_KEY"),
             "'--api-key-env': the environment has no NO_SUCH_KEY. Fix: export it, or leave",
