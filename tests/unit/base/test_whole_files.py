@@ -2,17 +2,24 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import sha256_file
 from sextant.base.whole_files import MOVING, atomic_folder, atomic_path, settle
+from sextant.points.cell_files import damaged_files
+from sextant.points.folder import load_folder
+from stub_server import StubServer, answer_tokens
 from support import ROOT
 
 TESTS = Path(__file__).parents[2]
@@ -145,3 +152,72 @@ def test_an_ingest_that_is_killed_leaves_one_set(tmp_path):
     assert_one_set(signal.SIGKILL, out, ingest, [*read, "--request-rate", 2, "--out", found], found)
     report = json.loads((out / "i.report.json").read_text())
     assert report["provenance"]["inputs_sha256"]["source"] == sha256_file(tmp_path / "two.csv")
+
+
+KILLED = """
+import signal, sys
+sys.path.insert(0, {tests!r})
+from killed_while_moving import end_at_rename
+from sextant.cli.app import main
+end_at_rename({number}, signal.SIGKILL)
+main()
+"""
+
+
+def found_after_kills(out: Path, command: list, read: Callable[[Path], Any]) -> list:
+    """Return what `read` finds in copies of `out` after a command that writes over them was killed
+    at its first rename, its second, and so on; at last after one that nothing killed."""
+    found: list[Any] = []
+    status = -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        copy = shutil.copytree(out, out.with_name(f"copy-{len(found)}"))
+        script = KILLED.format(tests=str(TESTS), number=len(found) + 1)
+        run = [sys.executable, "-c", script, *map(str, command), "--out", copy]
+        done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
+        status = done.returncode
+        found.append(read(copy))
+    assert status == 0, done.stderr
+    return found
+
+
+def requests_of(out: Path) -> int:
+    """Return the number of requests of a load's results, which are of one run."""
+    n = pq.read_metadata(out / "requests.parquet").num_rows if not damaged_files(out) else None
+    (level,) = json.loads((out / "summary.json").read_text())["levels"]
+    assert n == level["n_ok"]
+    assert f"{n} answers in" in (out / "summary.html").read_text()
+    return n
+
+
+@pytest.mark.slow
+def test_a_load_that_is_killed_at_any_rename_leaves_one_run(tmp_path):
+    out = tmp_path / "run"
+    with StubServer(answer_tokens()) as server:
+        load = ["load", "--base-url", server.url, "--model", "m", "--batch", 2]
+        load += ["--input-tokens", 8, "--output-tokens", 3]
+        sextant(*load, "--n-requests", 4, "--out", out)
+        found = found_after_kills(out, [*load, "--n-requests", 6], requests_of)
+    assert set(found) == {4, 6} and found == sorted(found)
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_at_any_rename_leaves_one_set_of_points(tmp_path):
+    result = {
+        "model_id": "m", "num_prompts": 12, "request_rate": "inf", "duration": 4.0,
+        "completed": 12, "failed": 0, "total_input_tokens": 1536, "total_output_tokens": 768,
+        "request_throughput": 3.0, "output_throughput": 192.0, "median_ttft_ms": 52.0,
+        "median_tpot_ms": 20.0, "median_itl_ms": 20.0,
+    }  # fmt: skip
+    for name, users in (("one", 4), ("two", 8)):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(result | {"max_concurrency": users}))
+    served = ["--gpu-profile", "1xH100-80GB", "--llm", "Qwen/Qwen3-8B"]
+    out = tmp_path / "points"
+    command = ["import-characterization", "vllm-bench", *served]
+    sextant(*command, "--from", tmp_path / "one.json", "--out", out)
+
+    def users_of(folder: Path) -> list[float]:
+        return load_folder(folder).points["users"].tolist()
+
+    found = found_after_kills(out, [*command, "--from", tmp_path / "two.json"], users_of)
+    assert found[0] == [4] and found[-1] == [8] and found == sorted(found)
