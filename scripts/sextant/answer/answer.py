@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from sextant.answer.option import Option
+from sextant.answer.pools import PoolsOption, pools_pay
 from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison
 from sextant.ask.serving import Serving
@@ -97,15 +98,41 @@ class Answer:
         """How a replica of the recommended option starts; None: there is none."""
         return None if self.settings is None else self.settings.start_up
 
+    def start_up_on(self, profile_id: str) -> StartUp | None:
+        """Return how a replica on one of the candidates starts; None: it is not known."""
+        for profile in self.gpu_profiles:
+            if profile.gpu_profile_id == profile_id and self.settings_on is not None:
+                return self.settings_on(profile).start_up
+        return None
+
     @property
     def replica_lines(self) -> list[str]:
-        """How a replica of the recommended option lies on its GPUs; nothing where none is."""
-        return [self.start_up.line()] if self.start_up else []
+        """How a replica of what is recommended lies on its GPUs; nothing where none is."""
+        pools = self.separate_pools
+        if pools is None or not self.do_pools_pay:
+            return [self.start_up.line()] if self.start_up else []
+        profile_ids = dict.fromkeys(pool.gpu_profile_id for pool in (pools.prefill, pools.decode))
+        return [start_up.line() for start_up in map(self.start_up_on, profile_ids) if start_up]
+
+    @property
+    def separate_pools(self) -> PoolsOption | None:
+        """The cheapest two pools, for prefill and decode apart; None: there are none."""
+        return None
 
     @property
     def do_pools_pay(self) -> bool:
         """Whether prefill and decode apart were asked about, and are better."""
-        return False
+        return pools_pay(self.separate_pools, self.chosen)
+
+    def pools_facts(self) -> dict[str, Any] | None:
+        """Return the entry of the two pools in the JSON; None: there are none."""
+        if self.separate_pools is None:
+            return None
+        facts = self.separate_pools.to_dict()
+        for name in ("prefill", "decode"):
+            if start_up := self.start_up_on(facts[name]["gpu_profile_id"]):
+                facts[name] |= start_up.facts()
+        return facts
 
     @property
     def scaling(self) -> ScalingSpec | None:

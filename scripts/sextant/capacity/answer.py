@@ -10,7 +10,7 @@ from sextant.answer.answer import Answer
 from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import BestDraft
 from sextant.answer.option import Option
-from sextant.answer.pools import PoolsOption, pools_pay
+from sextant.answer.pools import PoolsOption
 from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.decide.replica_sizing import Sizing
 from sextant.decide.windows import Judged, Target
@@ -467,9 +467,9 @@ class CapacityAnswer(Answer):
         return ScalingSpec(spec=manifest.scaling())
 
     @property
-    def do_pools_pay(self) -> bool:
-        """Whether prefill and decode apart were asked about, and are better."""
-        return pools_pay(self.pools, self.chosen)
+    def separate_pools(self) -> PoolsOption | None:
+        """The cheapest two pools, for prefill and decode apart; None: there are none."""
+        return self.pools
 
     @property
     def best(self) -> CapacityOutcome:
@@ -496,7 +496,7 @@ class CapacityAnswer(Answer):
         if self.findings is not None:
             facts |= facts_of(self.findings)
             if self.are_pools_asked:
-                facts["disaggregated"] = facts_of(self.pools)
+                facts["disaggregated"] = self.pools_facts()
         if self.api is not None:
             facts["api"] = self.api.to_dict()
         return facts

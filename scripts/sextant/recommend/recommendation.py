@@ -11,7 +11,7 @@ from sextant.answer.answer import Answer
 from sextant.answer.certainty import Certainty
 from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
-from sextant.answer.pools import PoolsOption, pools_pay
+from sextant.answer.pools import PoolsOption
 from sextant.base.files import jsonable
 from sextant.decide.headroom import Headroom, NextBest, compare_options
 from sextant.decide.measured_rates import RateBounds
@@ -495,9 +495,9 @@ class PredictedRecommendation(Recommendation):
     findings: Findings
 
     @property
-    def do_pools_pay(self) -> bool:
-        """Whether prefill and decode apart were asked about, and are better."""
-        return pools_pay(self.findings.pools, self.chosen)
+    def separate_pools(self) -> PoolsOption | None:
+        """The cheapest two pools, for prefill and decode apart; None: there are none."""
+        return self.findings.pools
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
@@ -527,7 +527,7 @@ class PredictedRecommendation(Recommendation):
             "ways": [
                 {**way.option._asdict(), "way": way.way, "risk": way.risk} for way in findings.ways
             ],
-            "disaggregated": findings.pools and findings.pools.to_dict(),
+            "disaggregated": self.pools_facts(),
             "nearest_miss": nearest_miss,
             "safest": findings.safest and {**llm_id, **findings.safest._asdict()},
             "latency": findings.latency and findings.latency.to_dict(),

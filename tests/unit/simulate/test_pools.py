@@ -143,6 +143,10 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
     both = pools, found
     apart, usual = ((it["usd_per_hour"], -shown_chance(it["probability_met"])) for it in both)
     assert ("that pays" in found["text"]) == (apart < usual)
+    for rented in of if apart < usual else [found]:
+        where = f"A replica on {rented['gpu_profile_id']}: tensor parallel"
+        assert f"{where} {rented['tensor_parallel']}, KV cache for" in found["text"]
+    assert all(int(each["gpu_profile_id"][0]) == each["tensor_parallel"] for each in of)
     # Little traffic with loose limits needs one replica, not two.
     loose = SLO("asked", ttft_ms=5000, tpot_ms=100, percentile=95, request_rate_rps=0.5)
     assert "that does not pay" in recommended(replace(ASKED, slo=loose))["text"]
