@@ -40,6 +40,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     A full disk (InputError), an exception or a kill leaves no file that looks whole.
     """
     path = Path(path)
+    _refuse_device(path)
     temporary = path.with_name(f".{path.stem}.{_writer()}.partial{path.suffix}")
     with _moved_later(temporary, path):
         yield temporary
@@ -76,6 +77,7 @@ def atomic_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
     with contextlib.ExitStack() as stack:
         folders: dict[Path, Path] = {}
         for path in paths:
+            _refuse_device(path)
             if path.parent not in folders:
                 new = atomic_folder(path.parent, last=path.name)
                 folders[path.parent] = stack.enter_context(new)
@@ -111,6 +113,14 @@ def _move_all(folder: Path, last: str = "") -> None:
 def _move(source: Path, target: Path) -> None:
     """Rename a file or a folder. Tests end the process here."""
     os.replace(source, target)  # noqa: PTH105  one name to watch
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise InputError where a path is a pipe or a device: a file would take its place."""
+    is_other = path.exists() and not (path.is_file() or path.is_dir())
+    if is_other or path.parent == Path("/dev"):
+        problem = "it is a pipe or a device, not a file"
+        raise InputError(problem, file=path, fix="name a file: the new one takes its place")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from sextant.answer.option import Option
 from sextant.answer.variations import Variation
 from sextant.ask.case import Case, read_case
 from sextant.ask.variation import Variant
+from sextant.base.errors import InputError
 from sextant.recommend.decision import Decision, decide_case
 from sextant.recommend.measured import recommend_measured
 from sextant.recommend.options import option_for
@@ -45,8 +46,11 @@ def vary_predicted(decision: Decision, variants: Sequence[Variant]) -> list[Vari
     for variant in variants:
         requests = variant.requests(asked.requests)
         if requests not in weighings:
-            case = read_case(replace(asked, requests=requests))
-            weighings[requests] = decide_case(case).decision.weighing
+            try:
+                case = read_case(replace(asked, requests=requests))
+                weighings[requests] = decide_case(case).decision.weighing
+            except InputError as error:
+                raise error.at(field="--vary") from None
         weighing = _at_prices(weighings[requests], variant)
         option = option_for(weighing, variant.slo(weighing.slo))
         variations.append(Variation(variant.values, option, decision.chosen))

@@ -16,7 +16,7 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import sha256_file
-from sextant.base.whole_files import MOVING, atomic_folder, atomic_path, settle
+from sextant.base.whole_files import MOVING, atomic_files, atomic_folder, atomic_path, settle
 from sextant.points.cell_files import damaged_files
 from sextant.points.folder import load_folder
 from stub_server import StubServer, answer_tokens
@@ -221,3 +221,15 @@ def test_an_import_that_is_killed_at_any_rename_leaves_one_set_of_points(tmp_pat
 
     found = found_after_kills(out, [*command, "--from", tmp_path / "two.json"], users_of)
     assert found[0] == [4] and found[-1] == [8] and found == sorted(found)
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path):
+    """`--out /dev/null` of root made a file of the device."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null"), Path("/dev/stdout")):
+        with pytest.raises(InputError, match="it is a pipe or a device"), atomic_path(path):
+            raise AssertionError
+        with pytest.raises(InputError, match="it is a pipe or a device"), atomic_files([path]):
+            raise AssertionError
+    assert pipe.is_fifo() and Path("/dev/null").is_char_device()

@@ -35,6 +35,7 @@ RIGHTSIZE = ("rightsize", *ASKED[:2], "--deployed", "1x1xH100-80GB", "--ttft-ms"
         (CAPACITY, "--traffic", "1_0", "not a number as it is written"),
         (RECOMMEND, "--usd-per-month", "1_0", "not a number as it is written"),
         (RECOMMEND, "--seed", "٣", "not a number as it is written"),
+        (RECOMMEND, "--vary", "input-tokens=131072", "the LLM's context of 131072 tokens"),
         (RECOMMEND, "--engine", "../engines/vllm", "not the name of an engine"),
         (RECOMMEND, "--engine", "/etc/passwd", "not the name of an engine"),
         (RECOMMEND, "--prices", "", "it is empty"),
