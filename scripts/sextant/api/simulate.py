@@ -193,8 +193,6 @@ def _sent(
 
 
 def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
-    import numpy as np
-
     from sextant.capacity.simulation import Sent
     from sextant.workload.draw import open_workload
     from sextant.workload.lengths import length_sampler
@@ -211,9 +209,6 @@ def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
     def draw(n: int) -> RequestStream:
         frame = sample(n, seed=case.seed)
         inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
-        # Users are met amid their first answers: else those of equal requests stay in step.
-        left = np.ones(n)
-        left[:users] = np.random.default_rng(case.seed).random(min(users, n))
-        return RequestStream.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
+        return RequestStream.of_users(users, inputs, outputs, case.seed)
 
     return Sent(name, draw, seconds_of(traffic.duration or "1h", "--duration"), users)

@@ -9,10 +9,13 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.engine import DEFAULT_ENGINE
-from sextant.law.posterior import Effect, levels
+from sextant.law.posterior import TOLD, Effect, levels
 from sextant.points import frame
 
 Spread = Mapping[str, float]
+
+_USUAL_MAKERS = ("NVIDIA", "CPU")
+"""Makers of the GPUs that most sources measured, and cores, whose effects are those of engines."""
 
 _MOE: Spread = {"sequence": 0.3, "expert_flops": 0.2, "launch": 0.05, "link": 0.4, "sync": 0.3}
 _LATENT: Spread = {"launch": 0.2, "kv_bandwidth": 0.3}
@@ -27,6 +30,8 @@ _ARCHITECTURE: Spread = _SHARES | {
     "sequence": 0.2,
     "prompt_launch": 0.2,
 }
+# GPUs of another maker than most: other kernels, other compilers, and a port of the engine.
+_OTHER_MAKER: Spread = {"ttft_offset": 0.4, "itl_offset": 0.3}
 _PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.25}
 _ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.05, "wave": 0.7, "memory": 0.2}
 # Beside vLLM: hosts and kernels of other engines.
@@ -63,6 +68,22 @@ _LENGTHS_UNSTATED: Spread = {
 }
 _VERSION: Spread = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT: Spread = {"ttft_offset": 0.15, "itl_offset": 0.1}
+# What an LLM's kernels do differently from others', once it is measured itself: else a measurement
+# would move all loads alike. So wide that nine of ten points of a cell are inside once one of them
+# is told (benchmarks/one_probe.py).
+_TOLD: Spread = {
+    "launch": 0.4,
+    "bandwidth": 0.15,
+    "expert_bandwidth": 0.3,
+    "touch": 0.3,
+    "kv_bandwidth": 0.4,
+    "sequence": 0.9,
+    "flops": 0.35,
+    "expert_flops": 0.45,
+    "prompt_launch": 0.9,
+    "wave": 0.9,
+    "wait": 0.4,
+}
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
@@ -139,6 +160,8 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     for parameter in ("sync", "sequence"):
         yield Effect(parameter, "doubling", n_doublings, 0.1)
     yield from levels(X["architecture"], "architecture", _ARCHITECTURE)
+    maker = X["maker"]
+    yield from levels(maker.mask(maker.isin(_USUAL_MAKERS)), "maker", _OTHER_MAKER)
     yield from levels(X["served_precision"], "precision", _PRECISION)
 
     engine = X["engine"]
@@ -152,6 +175,9 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     # Without CUDA graphs LLMs have effects of their own instead.
     support = (X["llm_id"] + "|" + version).where(X["is_eager"] == 0)
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
+    if TOLD in X:
+        told = X["llm_id"].where((X[TOLD] > 0) & (X["is_eager"] == 0))
+        yield from levels(told, TOLD, _TOLD)
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
 

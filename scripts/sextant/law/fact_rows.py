@@ -166,6 +166,7 @@ def _hardware_facts(llm: LLM, profile: GPUProfile, engine: str) -> dict[str, flo
     facts = _llm_facts(llm, gpu, engine) | {
         "gpu_id": gpu.gpu_id,
         "architecture": gpu.architecture,
+        "maker": gpu.maker,
         "n_gpus": float(profile.n_gpus),
         "is_cpu": float(gpu.kind == "cpu"),
         "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,

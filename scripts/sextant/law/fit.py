@@ -183,29 +183,56 @@ class LawFit(NamedTuple):
     precision: np.ndarray  #: Weights of the errors, (2 x rows,).
     variance: np.ndarray  #: Of the effects, before the measurements.
 
-    def unseen(self, llm_ids: pd.Series) -> np.ndarray:
-        """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2).
+    def unseen(self, groups: pd.Series) -> "UnseenRows":
+        """Predict each group of rows, as the LLMs, by a fit without it.
 
         One Gauss-Newton step from the optimum approximates that fit.
         """
         mean = self.posterior.mean
         design = self.problem.design
-        predicted = np.empty((len(llm_ids), 2))
-        for llm_id in llm_ids.unique():
-            rows = (llm_ids == llm_id).to_numpy()
-            is_kept = np.tile(~rows, 2)
-            jacobian = self.jacobian[is_kept]
-            precision = self.precision[is_kept]
-            residuals = self.problem.residuals(mean).T.ravel()[is_kept]
+        residuals = self.problem.residuals(mean).T.ravel()
+        shifted = residuals + self.jacobian @ (mean - design.mean)
+        hessian = _squared(self.jacobian, self.precision) + np.diag(1 / self.variance)
+        right = self.jacobian.T @ (self.precision * shifted)
+        is_heavy = np.array([np.isfinite(self.problem.law.freedom_of(it)) for it in design.groups])
 
-            shifted = residuals + jacobian @ (mean - design.mean)
-            hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
-            other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
+        log_ms = np.empty((len(groups), 2))
+        known_variance = np.empty_like(log_ms)
+        own_slopes = np.zeros_like(self.jacobian)
+        for group in groups.unique():
+            rows = (groups == group).to_numpy()
+            is_out = np.tile(rows, 2)
+            jacobian = self.jacobian[is_out]
+            precision = self.precision[is_out]
+            covariance = np.linalg.inv(hessian - _squared(jacobian, precision))
+            without = right - jacobian.T @ (precision * shifted[is_out])
+            other = design.mean + covariance @ without
 
             facts = {name: values[rows] for name, values in self.problem.facts.items()}
             phi = design.parameters(other)[rows]
-            predicted[rows] = self.problem.law.predict_log(phi, facts)
-        return predicted
+            log_ms[rows] = self.problem.law.predict_log(phi, facts)
+
+            # Effects that no other row has are as before any measurement, apart from all others.
+            is_own = ~design.columns[~rows].any(axis=0) & is_heavy
+            own_slopes[np.ix_(is_out, is_own)] = jacobian[:, is_own]
+            slopes = np.where(is_own, 0.0, jacobian)
+            variance = ((slopes @ covariance) * slopes).sum(axis=1)
+            known_variance[rows] = variance.reshape(2, -1).T
+        return UnseenRows(log_ms, known_variance, own_slopes)
+
+
+class UnseenRows(NamedTuple):
+    """Predictions by fits that have not seen the rows."""
+
+    log_ms: np.ndarray  #: Log nTTFT and log ITL, (rows, 2).
+    known_variance: np.ndarray  #: Of these, by what other rows tell of them, (rows, 2).
+    own_slopes: np.ndarray
+    """Derivatives of the targets by effects of Student's t that only these rows have, as the
+    Jacobian: (2 x rows, effects); 0 by all others."""
+
+    def squared_scale(self, scales: np.ndarray) -> np.ndarray:
+        """Return the sum of squared scales, (rows, 2), from each effect's scale, (effects,)."""
+        return np.asarray((self.own_slopes**2 @ scales**2).reshape(2, -1).T)
 
 
 def fit_law(

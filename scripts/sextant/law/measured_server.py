@@ -33,6 +33,7 @@ from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
     NAMES,
     Scheduler,
+    Simulation,
     StepLaw,
     simulate_closed,
 )
@@ -62,6 +63,14 @@ _REQUESTS_PER_USER = 10
 """Requests per user that stand for a point; load tests send about this number."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
+
+_PROBE_ROUNDS = 8
+_STEP_OF_BIAS = 0.5
+"""Share of a difference to the simulation that a round removes."""
+_ANSWERS = 20
+"""Answers of each user in a simulation of a probe; the first two are not counted."""
+_SENT_PER_USER = 100
+"""Requests of each user there, of which most are not sent."""
 
 _PROBED: tuple[TermGroup, ...] = (("request_ms",), STEP_TERMS)
 _PROBED_SD = (1.5, 0.2)
@@ -166,12 +175,16 @@ class _Level:
         stream = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
         users = int(self.users)
         duration_s = rows["e2e_ms"].sum() / 1e3 / users
-        result = simulate_closed(users, stream, scheduler, law, duration_s=duration_s)
+        return _means_ms(simulate_closed(users, stream, scheduler, law, duration_s=duration_s))
 
-        later_tokens = result.output_tokens - 1
-        n_gaps = later_tokens[np.isfinite(result.tpot_s)].sum()
-        gaps_s = np.nansum(result.tpot_s * later_tokens) / n_gaps
-        return 1e3 * np.array([np.nanmean(result.ttft_s), gaps_s])
+
+def _means_ms(result: Simulation) -> np.ndarray:
+    """Return mean TTFT, and mean gap between tokens over all tokens, shape (2,)."""
+    counted = result.is_counted
+    tpot_s = result.tpot_s[counted]
+    later_tokens = result.output_tokens[counted] - 1
+    gaps_s = np.nansum(tpot_s * later_tokens) / later_tokens[np.isfinite(tpot_s)].sum()
+    return 1e3 * np.array([np.nanmean(result.ttft_s[counted]), gaps_s])
 
 
 def calibrate(
@@ -299,5 +312,53 @@ def fit_laws_to_probe(
     laws = laws.copy()
     laws[:, column] = np.maximum(laws[:, column], laws[0, column])
 
-    matched = match_means(laws, _PROBED, _PROBED_SD, predict, measured + errors, _LEAST_NOISE)
-    return matched.values
+    def matched(targets: np.ndarray) -> np.ndarray:
+        some = laws[: len(targets)]
+        return match_means(some, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
+
+    bias = np.zeros_like(measured)
+    if probe.request_rate_rps is not None:
+        return matched(measured + errors)
+
+    # A simulated prompt waits for whole steps, so that its TTFT may jump over the measured one.
+    nearest = (np.inf, bias)
+    for _ in range(_PROBE_ROUNDS):
+        likeliest = matched(measured[None] + bias)
+        means = predict(broadcast_laws(likeliest), np.zeros(1), None)
+        simulated_ms = _probe_simulated_ms(StepLaw.of(likeliest[0]), scheduler, probe, means, seed)
+        missed = np.nan_to_num(np.log(simulated_ms) - measured)
+        distance = float(np.abs(missed).max())
+        if distance < nearest[0]:
+            nearest = (distance, bias)
+        if distance < _LEAST_NOISE:
+            break
+        bias = bias - _STEP_OF_BIAS * missed
+    return matched(measured + errors + nearest[1])
+
+
+def _probe_simulated_ms(
+    law: StepLaw, scheduler: Scheduler, probe: ProbeResult, means: Means, seed: int
+) -> np.ndarray:
+    """Return the mean TTFT, then ITL, of the loads of a closed loop, as the simulator has them.
+
+    `means` are those of the closed form: how long to simulate. `seed` is where users are met.
+    """
+    columns = (probe.users, probe.load.input_tokens, probe.load.output_tokens, means.e2e_ms[0])
+    simulated = []
+    for users, input_tokens, output_tokens, e2e_ms in zip(
+        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
+    ):
+        n = _SENT_PER_USER * int(users)
+        inputs, outputs = (np.full(n, np.ceil(it)) for it in (input_tokens, output_tokens))
+        stream = RequestStream.of_users(int(users), inputs, outputs, seed)
+        answer_s = e2e_ms / 1e3
+        result = simulate_closed(
+            int(users),
+            stream,
+            scheduler,
+            law,
+            duration_s=_ANSWERS * answer_s,
+            warmup_s=2 * answer_s,
+        )
+        simulated.append(_means_ms(result))
+    return np.transpose(simulated).ravel()

@@ -18,6 +18,9 @@ FREEDOM = 4.0
 """Degrees of freedom of the errors."""
 START_NOISE = (0.15, 0.10)
 """Scale of the errors of log nTTFT and log ITL before any measurement."""
+TOLD = "told"
+"""Column of a fact frame: 1 where measurements of the row's LLM joined the fit as its own. Such an
+LLM has effects of this kind."""
 _FARTHEST = float(np.log(20.0))
 """How far an effect that nothing is known of is drawn at most: a factor of 20. Student's t of 2
 degrees of freedom knows no bounds, and a latency of 10^17 ms no law."""
@@ -65,6 +68,8 @@ class Design(NamedTuple):
     mean: np.ndarray
     sd: np.ndarray
     groups: list[str]
+    kinds: list[str]
+    """Kind of the rows that each effect moves (`error_kinds`); "": of several kinds."""
     n_parameters: int
 
     def parameters(self, coefficients: np.ndarray) -> np.ndarray:
@@ -91,15 +96,27 @@ def design_of(
     ]
     effects += [effect for effect in further if np.any(effect.values)]
     index = {name: position for position, name in enumerate(parameters)}
+    columns = np.stack([effect.values for effect in effects], axis=1)
     return Design(
-        columns=np.stack([effect.values for effect in effects], axis=1),
+        columns=columns,
         position=np.array([index[effect.parameter] for effect in effects]),
         names=[(effect.parameter, effect.name) for effect in effects],
         mean=np.array([effect.mean for effect in effects]),
         sd=np.array([effect.sd for effect in effects]),
         groups=[effect.group for effect in effects],
+        kinds=_kinds_of_columns(columns, error_kinds(X)),
         n_parameters=len(parameters),
     )
+
+
+def _kinds_of_columns(columns: np.ndarray, kinds: pd.Series) -> list[str]:
+    """Return the kind of the rows in which each column is not 0; "" where there are several."""
+    codes, unique = pd.factorize(kinds)
+    is_moved = columns != 0
+    first = np.where(is_moved, codes[:, None], len(unique)).min(axis=0)
+    last = np.where(is_moved, codes[:, None], -1).max(axis=0)
+    pairs = zip(first, last, strict=True)
+    return [str(unique[low]) if low == high else "" for low, high in pairs]
 
 
 def levels(
@@ -168,10 +185,13 @@ class Posterior(NamedTuple):
     """Estimated standard deviation of each group of effects, or scale of its Student's t."""
     noise: dict[str, np.ndarray]
     """Scale of the errors of log nTTFT and log ITL, by `error_kinds`; under "", of all rows."""
+    unseen: Mapping[str, float] = {}
+    """Factor of a group's scale in rows of one kind, by `unseen_key`, for effects that the fit has
+    not seen; 1 where there is none."""
 
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
-        design = self.law.design(X)
+        design = self._design(X)
         return design.parameters(self._most_likely(design))
 
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
@@ -180,7 +200,7 @@ class Posterior(NamedTuple):
         Each effect has its own random stream, seeded by its name: the draws of a row do not depend
         on the other rows.
         """
-        design = self.law.design(X)
+        design = self._design(X)
         coefficients = self._coefficients(design, n, seed)
 
         # A few draws at a time: their numbers stay in the processor's cache.
@@ -199,9 +219,15 @@ class Posterior(NamedTuple):
 
         The most likely ones come first, then joint draws.
         """
-        design = self.law.design(X)
+        design = self._design(X)
         drawn = self._coefficients(design, n, seed)
         return design.parameters(np.concatenate([self._most_likely(design)[None], drawn]))
+
+    def _design(self, X: pd.DataFrame) -> Design:
+        """Return the effects on fact rows, with those of LLMs whose own measurements were told."""
+        kind = f"{TOLD} "
+        told = {effect.removeprefix(kind) for _, effect in self.names if effect.startswith(kind)}
+        return self.law.design(X.assign(**{TOLD: X["llm_id"].isin(told).astype(float)}))
 
     def _most_likely(self, design: Design) -> np.ndarray:
         """Return a design's coefficients at their mean, (effects,)."""
@@ -236,6 +262,7 @@ class Posterior(NamedTuple):
             if np.isfinite(freedom):
                 unit /= _root(seed, stream, n, freedom)
             sd = self.spread.get(group, design.sd[column])
+            sd *= self.unseen.get(unseen_key(design.kinds[column], group), 1.0)
             drawn[:, column] = design.mean[column] + np.clip(sd * unit, -_FARTHEST, _FARTHEST)
         return drawn
 
@@ -253,6 +280,11 @@ class Posterior(NamedTuple):
             separate = normal(seed, f"error {name} {users}", (n, 2))
             drawn[:, row] = np.sqrt(0.5) * (common[name] + separate) / root[name]
         return drawn * np.stack([self.noise.get(kind, self.noise[""]) for kind in error_kinds(X)])
+
+
+def unseen_key(kind: str, group: str) -> str:
+    """Return the key of `Posterior.unseen`: of effects of a group that move rows of one kind."""
+    return f"{kind} {group}"
 
 
 def error_kinds(X: pd.DataFrame) -> pd.Series:

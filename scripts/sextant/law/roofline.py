@@ -22,9 +22,10 @@ from sextant.law.means import (
     TermGroup,
 )
 from sextant.law.plausible import impossible
-from sextant.law.posterior import Columns, Posterior, columns_of, prior
+from sextant.law.posterior import TOLD, Columns, Posterior, columns_of, prior
 from sextant.law.terms import LAW, batch_limits, mean_load, step_law
 from sextant.law.trees import Correction, TargetTrees, learn_correction, load_xgboost
+from sextant.law.unseen import unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
 from sextant.simulate.simulation import NAMES, StepLaw
@@ -89,7 +90,9 @@ class Roofline(JointPredictor):
         X, y = _plausible(training)
         self.has_steps = _has_steps(X)
         if references is not None and len(references.X):
+            is_told = references.X["llm_id"].unique()
             X = fill_undrafted(pd.concat([X, references.X]))
+            X = X.assign(**{TOLD: X["llm_id"].isin(is_told).astype(float)})
             y = pd.concat([y, references.y])
         y_ms = y[TARGETS].to_numpy(float)
         if X.empty:
@@ -103,7 +106,10 @@ class Roofline(JointPredictor):
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
                 fitted = fit_law(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
             self.correction_ = learn_correction(fitted, X, self.seed)
-        self.posterior_ = fitted.posterior
+            # Of an LLM that is measured itself, its own points say how far off the law is.
+            is_blind = references is None and self.has_steps
+            unseen = unseen_factors(fitted, X) if is_blind else {}
+        self.posterior_ = fitted.posterior._replace(unseen=unseen)
         self.checkpoint_ = fitted.checkpoint
         return self
 
@@ -122,6 +128,8 @@ class Roofline(JointPredictor):
             "scales": [*scales.values()],
             "scales_before": [checkpoint.scales_before.get(kind, scales[kind]) for kind in scales],
             "noises": [checkpoint.noise[kind] for kind in scales],
+            "unseen": [*self.posterior_.unseen],
+            "unseen_factors": [*self.posterior_.unseen.values()],
         }
         return _as_arrays(arrays) | _arrays_of(self.correction_)
 
@@ -147,7 +155,8 @@ class Roofline(JointPredictor):
             noise=noise,
         )
         with one_thread():
-            self.posterior_ = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
+            posterior = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
+        self.posterior_ = posterior._replace(unseen=_unseen_of(arrays))
         self.has_steps = _has_steps(X)
         self.checkpoint_ = checkpoint
         self.correction_ = _correction_of(arrays)
@@ -163,6 +172,8 @@ class Roofline(JointPredictor):
             "spreads": [*posterior.spread.values()],
             "kinds": [*posterior.noise],
             "noises": [*posterior.noise.values()],
+            "unseen": [*posterior.unseen],
+            "unseen_factors": [*posterior.unseen.values()],
         }
         return _as_arrays(arrays) | _arrays_of(self.correction_)
 
@@ -176,6 +187,7 @@ class Roofline(JointPredictor):
             covariance=arrays["covariance"],
             spread=_spread_of(arrays),
             noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
+            unseen=_unseen_of(arrays),
         )
         self.correction_ = _correction_of(arrays)
 
@@ -404,7 +416,7 @@ def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, 
         X: its fact rows.
         pairs: the name of each row's pair.
     """
-    missed = fitted.problem.observed - fitted.unseen(X["llm_id"])
+    missed = fitted.problem.observed - fitted.unseen(X["llm_id"]).log_ms
     by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
     spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
     return {f"pair {name}_offset": float(value) for name, value in spread.items()}
@@ -425,6 +437,10 @@ def _has_steps(X: pd.DataFrame) -> bool:
 
 def _names_of(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
     return [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
+
+
+def _unseen_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
+    return dict(zip(map(str, arrays["unseen"]), arrays["unseen_factors"].tolist(), strict=True))
 
 
 def _spread_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -20,8 +20,8 @@ PARAMETERS = {
     "launch": Parameter("floor of a step over the least time of its kernels", 1.0, 0.15),
     # A token of few sequences over the layers: 0.65 ms (27B on RTX 5090, local-inference-lab/vllm
     # #314), 0.71 (Qwen3-30B-A3B, TP4, vllm-project/vllm #45709), 0.79 (7B on A800, vllm-omni
-    # #7960). 0.28 gives requests in flight of run_a (8B on H100, benchmarks/autoscaling.py).
-    "host": Parameter("time to launch a layer's kernels one by one, ms", 0.28, 0.5),
+    # #7960). 0.32 gives requests in flight of run_a (8B on H100, benchmarks/autoscaling.py).
+    "host": Parameter("time to launch a layer's kernels one by one, ms", 0.32, 0.5),
     "bandwidth": Parameter("bandwidth of dense weights over that of kernels", 1.0, 0.04),
     "expert_bandwidth": Parameter("the same of experts' weights", 1.0, 0.2),
     "expert_visit": Parameter("time that an expert in use adds to a layer, ms", 0.00015, 0.5),

@@ -149,6 +149,19 @@ class RequestStream:
         stream.check()
         return stream
 
+    @classmethod
+    def of_users(
+        cls, users: int, input_tokens: np.ndarray, output_tokens: np.ndarray, seed: int
+    ) -> Self:
+        """Return requests that users send one after the other, all at time 0.
+
+        Users are met amid their first answers: else those of equal requests stay in step.
+        """
+        n = len(input_tokens)
+        left = np.ones(n)
+        left[:users] = np.random.default_rng(seed).random(min(users, n))
+        return cls.of(np.zeros(n), input_tokens, np.ceil(left * np.maximum(output_tokens, 1)))
+
     def check(self) -> None:
         """Raise InputError unless a simulation can follow these requests."""
         arrivals = self.arrival_s

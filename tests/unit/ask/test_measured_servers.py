@@ -53,9 +53,8 @@ def measured(request, likeliest, tmp_path):
     return str(probe), ttft_ms, tpot_ms
 
 
-# Prompts that wait for each other are none of what a probe fits: TTFT of "batched" is 90% too long.
 @pytest.mark.slow
-@pytest.mark.parametrize("measured", ["faster", "slower", "unbatched"], indirect=True)
+@pytest.mark.parametrize("measured", SERVERS, indirect=True)
 def test_a_simulation_of_what_was_measured_gives_it_back(measured) -> None:
     probe, ttft_ms, tpot_ms = measured
     found_ttft_ms, found_tpot_ms = simulated(probe=probe)

@@ -1,0 +1,62 @@
+"""How far off a fit is on LLMs that it has not seen, beside what its effects' spreads say.
+
+General effects are fitted to the LLMs of a fit, so that what they leave to these LLMs is less than
+what they leave to another LLM; or more, where a few LLMs are strange. So each LLM of the fit is
+left out of it in turn, and the spread that holds for new LLMs is scaled until nine of ten errors
+lie within the 90% intervals.
+"""
+
+import numpy as np
+import pandas as pd
+
+from sextant.law.fit import LawFit
+from sextant.law.posterior import unseen_key
+
+_INSIDE = 0.9
+_NORMAL = 1.645
+"""Half of a 90% interval over a normal standard deviation; then over the scales of Student's t."""
+_OF_ERRORS = 2.132  # 4 degrees of freedom
+_OF_EFFECTS = 2.920  # 2 degrees of freedom
+_PRIOR_LLMS = 4.0
+"""LLMs that the factor 1 counts for."""
+_GROUPS = ("support ttft_offset", "support itl_offset")
+"""Effects of how well an engine supports an LLM, which are scaled: of nTTFT and of ITL."""
+
+
+def unseen_factors(fitted: LawFit, X: pd.DataFrame) -> dict[str, float]:
+    """Return `Posterior.unseen` of a fit to these fact rows.
+
+    An engine's factor for a latency is the one with which nine of ten of its points are inside,
+    each LLM predicted by a fit without it; an engine of few LLMs stays near 1.
+    """
+    llms = shapes(X)
+    left_out = fitted.unseen(llms)
+    missed = fitted.problem.observed - left_out.log_ms
+    noise = fitted.problem.by_row(fitted.posterior.noise)
+    groups = np.array(fitted.problem.design.groups)
+    scales = np.array([fitted.posterior.spread.get(group, 0.0) for group in groups])
+    is_scaled = np.isin(groups, _GROUPS)
+
+    others = left_out.squared_scale(np.where(is_scaled, 0.0, scales))
+    rest = _NORMAL**2 * left_out.known_variance + _OF_ERRORS**2 * noise**2 + _OF_EFFECTS**2 * others
+    left = np.sqrt(np.maximum(missed**2 - rest, 0.0))
+    scale = np.sqrt(left_out.squared_scale(np.where(is_scaled, scales, 0.0)))
+    needed = np.divide(left, _OF_EFFECTS * scale, out=np.full_like(left, np.nan), where=scale > 0)
+
+    factors = {}
+    for kind in np.unique(fitted.problem.kinds):
+        for side, group in enumerate(_GROUPS):
+            rows = (fitted.problem.kinds == kind) & np.isfinite(needed[:, side])
+            if not rows.any():
+                continue
+            factor = np.quantile(needed[rows, side], _INSIDE)
+            n_llms = llms[rows].nunique()
+            mean = (n_llms * factor + _PRIOR_LLMS) / (n_llms + _PRIOR_LLMS)
+            factors[unseen_key(kind, group)] = float(mean)
+    return factors
+
+
+def shapes(X: pd.DataFrame) -> pd.Series:
+    """Return the name of each row's architecture: a fine-tune says nothing new of its LLM."""
+    names = ["n_layers", "reduced_bytes", "kv_parts", "n_experts", "experts_per_token"]
+    return X[names].map("{:g}".format).agg(" ".join, axis=1)
