@@ -75,6 +75,19 @@ def output_of(*command: str, folder: Path | None = None, timeout_s: float = 60) 
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def nearest_existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def require_writable(folder: str | Path) -> None:
+    """Raise InputError unless this user may write into a folder, or make it."""
+    existing = nearest_existing(Path(folder))
+    if not os.access(existing, os.W_OK):
+        fix = "choose another folder (`pathvars`), or have it made writable"
+        raise InputError("cannot be written", file=existing, fix=fix)
+
+
 def provenance(inputs: Mapping[str, str | Path] | None = None, **facts: Any) -> dict[str, Any]:
     """Return the provenance of a result: version, commit, SHA-256 of inputs, other facts."""
     return {

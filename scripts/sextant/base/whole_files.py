@@ -24,8 +24,8 @@ from sextant.base.errors import InputError
 
 MOVING = ".moving.partial"
 """Folder of files that count already, and are still to be moved into the folder around it."""
-# The disk, the user's quota and the process's own limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, the user's quota and the process's own limit."""
 _BUSY = (errno.EAGAIN, errno.EACCES)  # somebody else holds the lock
 _PATIENCE_S = 30.0
 """How long to wait for another command that moves files, which takes it a moment."""
@@ -133,14 +133,29 @@ def _moved_later(temporary: Path, path: Path) -> Iterator[None]:
     try:
         yield
         _sync(path.parent)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
+    except InputError:
+        raise
+    except Exception as error:
+        words = _no_room(error)
+        if words is None:
             raise
-        problem = f"no room to write {path.name} ({os.strerror(error.errno)})"
+        problem = f"no room to write {path.name} ({words})"
         fix = "free some space or raise the quota, and run again: finished results are kept"
         raise InputError(problem, file=path.parent, fix=fix) from None
     finally:
         remove(temporary)
+
+
+def _no_room(error: Exception) -> str | None:
+    """Return how the system says that there is no room; None if it is another error.
+
+    DuckDB's errors have no number, only the system's words.
+    """
+    for number in _NO_ROOM:
+        words = os.strerror(number)
+        if words in str(error) or getattr(error, "errno", None) == number:
+            return words
+    return None
 
 
 def _sweep(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The engines that a configuration may name. A new one is one file and one row here."""
 
+import os
 from pathlib import Path
 
 from sextant.base.errors import InputError
@@ -17,10 +18,12 @@ ENGINES: dict[str, Engine] = {
 
 
 def missing_engine(settings: EngineSettings) -> InputError | None:
-    """Return the error of a configuration whose servers' interpreter is not there."""
-    if settings.name != "vllm" or Path(settings.python).is_file():
+    """Return the error of a configuration whose servers' interpreter cannot be started."""
+    is_there = Path(settings.python).is_file()
+    if settings.name != "vllm" or (is_there and os.access(settings.python, os.X_OK)):
         return None
-    problem = f"{settings.python} is not there: no server can be started"
+    what = "is no program" if is_there else "is not there"
+    problem = f"{settings.python} {what}: no server can be started"
     fix = "`make .venv-vllm/.ready` installs vLLM's CPU build; docs/cluster.md has the others"
     return InputError(problem, field="engine.python", fix=fix)
 

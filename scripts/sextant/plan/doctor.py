@@ -10,7 +10,7 @@ from typing import Literal
 import psutil
 
 from sextant.base.errors import InputError
-from sextant.base.files import output_of
+from sextant.base.files import nearest_existing, output_of
 from sextant.base.sheets import read_yaml
 from sextant.engine.devices import host_facts
 from sextant.experiment.slurm import SlurmNames
@@ -89,7 +89,7 @@ def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
     checks.append(Check("SLURM", slurm or "none", None if slurm else fix, is_needed=False))
 
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = nearest_existing(folder)
     free_gib = shutil.disk_usage(existing).free / GIB
     if os.access(existing, os.W_OK):
         fix = f"free {_LEAST_DISK_GIB} GiB where results go ({existing})"

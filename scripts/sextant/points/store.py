@@ -133,7 +133,10 @@ def workload_rows(
 def build_store(
     path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Build the database of rows and Parquet files by table; InputError: a key twice."""
+    """Build the database of rows and Parquet files by table.
+
+    InputError: a key is there twice, or the disk is full.
+    """
     import duckdb
 
     with atomic_path(path) as temporary, connect(temporary) as database:
@@ -165,6 +168,7 @@ def build_store(
         facts = base_files.provenance(inputs, **measured)
         origin = [{"key": key, "value": json.dumps(value)} for key, value in facts.items()]
         _insert_rows(database, "provenance", origin)
+        database.execute("CHECKPOINT")  # closing does it, too, and does not say if it fails
 
 
 def _insert_rows(

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import sextant
 from sextant.base import files
+from sextant.base.errors import InputError
 from sextant.base.files import git_commit, write_json
 from sextant.base.whole_files import atomic_folder, atomic_path
 
@@ -99,6 +101,17 @@ def test_a_full_disk_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_that_duckdb_reports_is_one_too(tmp_path):
+    said = "Could not write file '/x/y': No space left on device"
+    with (
+        pytest.raises(InputError, match=r"no room to write a\.parquet \(No space left"),
+        atomic_path(tmp_path / "a.parquet"),
+    ):
+        raise duckdb.IOException(said)
+    with pytest.raises(duckdb.IOException), atomic_path(tmp_path / "a.parquet"):
+        raise duckdb.IOException("of another kind")
+
+
 @pytest.mark.parametrize("value", [float("nan"), [1.0, float("inf")], {"a": {"b": float("nan")}}])
 def test_json_has_no_nan(tmp_path, value):
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -127,3 +140,10 @@ def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):
         patch.setenv("PATH", str(tmp_path))
         assert git_commit() == "unknown"
     git_commit.cache_clear()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    files.require_writable(tmp_path / "new" / "results")
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError, match=f"{tmp_path}: cannot be written. Fix: choose another"):
+        files.require_writable(tmp_path / "new" / "results")

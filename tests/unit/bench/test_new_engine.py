@@ -8,7 +8,7 @@ from test_cell import LONGEST_REQUEST, MOST_TOKENS, SETTINGS, prepare_cell, read
 
 from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell
-from sextant.engine.registry import ENGINES, check_settings
+from sextant.engine.registry import ENGINES, check_settings, missing_engine
 from sextant.points.summarize import aggregate_points
 from stub_engine import StubEngine
 
@@ -40,3 +40,13 @@ def test_a_new_engine_is_tuned_measured_and_aggregated(tmp_path) -> None:
 def test_its_settings_are_checked_by_itself() -> None:
     settings = replace(STUB, extra_arguments=("--fast",))
     assert check_settings(settings, "config.yaml") == ["--fast is not known here"]
+
+
+def test_an_interpreter_that_cannot_be_started_is_named_before_a_run(tmp_path) -> None:
+    program = tmp_path / "python"
+    for what in ("is not there", "is no program"):
+        error = missing_engine(replace(SETTINGS, name="vllm", python=str(program)))
+        assert f"{program} {what}" in str(error) and "Fix: `make" in str(error)
+        program.touch(mode=0o644)
+    program.chmod(0o755)
+    assert missing_engine(replace(SETTINGS, name="vllm", python=str(program))) is None

@@ -348,3 +348,27 @@ store.build_store(pathlib.Path(sys.argv[1]), {}, {"point": [pathlib.Path(sys.arg
     command = [sys.executable, "-c", code, str(path), str(parts[1]["point"][0])]
     assert subprocess.run(command).returncode == -signal.SIGKILL
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("limit_bytes", [5_000, 100_000, 1_000_000])
+def test_a_disk_that_fills_up_leaves_the_store_of_before(tmp_path, parts, limit_bytes):
+    # The rows fit where they are logged first; the blocks of the database do not.
+    path = tmp_path / "store" / "sextant.duckdb"
+    build_store(path, *parts)
+    before = path.read_bytes()
+    code = """
+import pathlib, resource, signal, sys
+from sextant.base.errors import InputError
+from sextant.points import store
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    store.build_store(pathlib.Path(sys.argv[1]), {}, {"point": [pathlib.Path(sys.argv[2])]})
+except InputError as error:
+    print(error)"""
+    point = str(parts[1]["point"][0])
+    command = [sys.executable, "-c", code, str(path), point, str(limit_bytes)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert f"{path.parent}: no room to write sextant.duckdb" in done.stdout, done.stderr
+    assert path.read_bytes() == before
