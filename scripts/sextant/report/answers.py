@@ -349,7 +349,8 @@ def score_blocks(tables: Tables, source: str) -> list[Block]:
         blocks.append(Section(f"{judged}, for {first}", [table]))
     table = Table(_HEADER, [cells(row) for row in means])
     title = f"{judged}, means over {plural(n_slos, 'SLO')}"
-    return [*blocks, Section(title, [table]), Note(SCORE_WORDS)]
+    reasons = {f"{row['predictor']}: {row['note']}." for row in scores if row["note"]}
+    return [*blocks, Section(title, [table]), Facts(sorted(reasons)), Note(SCORE_WORDS)]
 
 
 def marked(predictor: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from sextant.answer.option import Option
 from sextant.base.files import Row, group_by
 from sextant.judge.score_figures import score_charts
-from sextant.pages.blocks import Block, Chart, Facts, Note, Section, Table
+from sextant.pages.blocks import Block, Chart, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.words import NO_BREAK, percent, plural
 from sextant.points.frame import FLOOR_MS
@@ -40,8 +40,7 @@ def trust_blocks(tables: Tables, reports: Sequence[SLOReport]) -> list[Block]:
     scores = by_source(tables, score_blocks)
     if not scores:
         return [Note(words), Note("No predictor was judged.", "soft")]
-    notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
-    blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
+    blocks: list[Block] = [Note(words), *scores]
 
     for (source,), rows in group_by(tables["score"], "source").items():
         judged = [row for row in predictor_means(rows) if row["overspend"] is not None]
