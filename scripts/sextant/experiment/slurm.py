@@ -163,17 +163,21 @@ def read_nodes() -> list[SlurmNode]:
     for line in shown.splitlines():
         cells = line.split("|")
         if len(cells) == len(("partition", "cores", "memory", "gres", "limit")):
-            partition, cores, memory_mb, gres, limit = map(str.strip, cells)
-            sizes = (int(cores.rstrip("+")), int(memory_mb.rstrip("+")))
-            nodes.append(SlurmNode(partition, *sizes, _gpus(gres), _minutes(limit)))
+            partition, cores, memory_mb, gres, limit = (cell.strip().rstrip("+") for cell in cells)
+            if cores.isdecimal() and memory_mb.isdecimal():  # words of a node that never came up
+                sizes = int(cores), int(memory_mb)
+                nodes.append(SlurmNode(partition, *sizes, _gpus(gres), _minutes(limit)))
     return nodes
 
 
 def _gpus(gres: str) -> dict[str, int]:
-    """Return the devices of `gpu:h100:8(S:0-1),gpu:2`, by type."""
+    """Return the devices of `gpu:h100:8(S:0,1),gpu:1g.10gb:7,gpu:2`, by type."""
     n_by_model: dict[str, int] = {}
-    for model, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)", gres):
-        n_by_model[model.lower()] = n_by_model.get(model.lower(), 0) + int(number)
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, *model, number = item.split(":") if ":" in item else (item, "1")
+        if kind == "gpu" and number.isdecimal():
+            name = ":".join(model).lower()
+            n_by_model[name] = n_by_model.get(name, 0) + int(number)
     return n_by_model
 
 

@@ -98,6 +98,8 @@ gpu|64|192000|gpu:h100:8(S:0-1)|2-00:00:00
 gpu|64|512000|gpu:A100:4,gpu:t4:1|2-00:00:00
 cpu|128+|256000|(null)|12:00:00
 free|8|16000|gpu:2|infinite
+mig|8|16000|gpu:1g.10gb:7(S:0,1),gpu:nvidia_a100_3g.20gb:2(IDX:0-1),shard:8|1:00:00
+new|n/a|16000|gpu|n/a
 """
 
 
@@ -113,9 +115,12 @@ def test_nodes_are_read_as_sinfo_prints_them(nodes) -> None:
         ("gpu", 64, 512_000),
         ("cpu", 128, 256_000),
         ("free", 8, 16_000),
+        ("mig", 8, 16_000),
     ]
-    assert [node.gpus for node in nodes] == [{"h100": 8}, {"a100": 4, "t4": 1}, {}, {"": 2}]
-    assert [node.minutes for node in nodes] == [2880, 2880, 720, float("inf")]
+    gpus = [{"h100": 8}, {"a100": 4, "t4": 1}, {}, {"": 2}]
+    gpus.append({"1g.10gb": 7, "nvidia_a100_3g.20gb": 2})
+    assert [node.gpus for node in nodes] == gpus
+    assert [node.minutes for node in nodes] == [2880, 2880, 720, float("inf"), 60]
 
 
 def test_what_no_node_gives_is_named(nodes) -> None:
