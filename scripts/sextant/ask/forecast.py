@@ -145,6 +145,8 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:
         problem = f"{n_llms} LLMs with points, of {model.min_training_llms} that are needed"
+        if len(case.distrusted_points):
+            problem += "; servers that failed even at the lightest load do not count"
         fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
 

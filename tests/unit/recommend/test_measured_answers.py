@@ -185,6 +185,13 @@ def test_what_a_failing_server_still_answered_moves_no_other_gpu(tmp_path):
     assert expected[0] == expected[1]
 
 
+def test_where_all_servers_failed_no_prediction_is_possible_and_that_is_why(tmp_path):
+    failed = ["explain", "--source", str(folder(tmp_path, FAILED)), "--llm", LLM]
+    with pytest.raises(InputError, match=r"0 LLMs with points.*servers that failed even at the l"):
+        asked = [*failed, "--gpu-profile", "1xH200-141GB", "--users-per-replica", "4"]
+        CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
 def test_failures_that_are_allowed_or_only_at_higher_loads_leave_a_rate_to_prediction(tmp_path):
     allowed = asked(folder(tmp_path / "a", FAILED), *AT_10, *ON_H100, "--max-failed", "0.6")
     assert allowed.exit_code == 0 and "14 of 28" not in allowed.output
