@@ -78,10 +78,12 @@ class _Sized:
 
     @property
     def present_probability(self) -> float | None:
-        """The probability that the present replicas keep the SLO in all windows."""
+        """The probability that the present replicas keep the SLO in all windows; None: unknown."""
         sizing = self.sizings.get(self.asked.deployed.gpu_profile_id)
-        if sizing is None or not len(sizing.needs):
+        if sizing is None:
             return None
+        if not len(sizing.needs):  # no number of replicas is enough, where that is the status
+            return None if sizing.status in ("meets", "unsure") else 0.0
         return sizing.probability(self.asked.deployed.replicas)
 
     def sized(self, profile_id: str) -> SizedByLaw:

@@ -215,6 +215,13 @@ def test_a_deployment_that_is_none_is_refused(text: str) -> None:
         Deployed.parse(text)
 
 
+def test_a_limit_that_a_request_alone_breaks_is_kept_with_no_chance(trace) -> None:
+    asked = ASKED | {"ttft_ms": "p95:0.01"}
+    facts = sextant.rightsize(trace=trace, deployed=f"2x{PROFILE}", **asked).to_dict()
+    assert facts["present"]["probability_met"] < 0.01
+    assert "probability unknown" not in facts["text"]
+
+
 def test_an_unknown_gpu_and_one_that_is_too_small_are_said(trace) -> None:
     large = ASKED | {"hf_config": OTHER, "gpu_profiles": "4xH100-80GB"}
     for profile, said in (("1xFOO-80GB", "unknown GPU profile"), (PROFILE, "cannot serve")):
