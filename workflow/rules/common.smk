@@ -53,7 +53,12 @@ try:
         stated = (submitted_with, *workflow.resource_settings.overwrite_resources.values())
         extras = [it["slurm_extra"].raw for it in stated if "slurm_extra" in it]
         check_extra_options(extras, get_forbidden_slurm_options())
+        if not workflow.output_settings.dryrun:
+            slurm_names.check_accounting()
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
+    if workflow.is_main_process and not workflow.output_settings.dryrun:
+        for folder in config["pathvars"].values():
+            require_writable(folder)
     if not workflow.deployment_settings.deployment_method:  # conda brings them for each rule
         check_installed(config["predictors"], "predictors")
 except InputError as error:
@@ -78,18 +83,6 @@ if workflow.is_main_process:
     except InputError as error:
         sys.exit(f"Error: {error}")
     print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
-
-
-# What has to hold when the first job starts, and need not in a dry run.
-onstart:
-    try:
-        for folder in config["pathvars"].values():
-            require_writable(folder)
-        if workflow.resource_settings.nodes is not None:
-            slurm_names.check_accounting()
-    except InputError as error:
-        sys.exit(f"Error: {error}")
-
 
 logger.addFilter(GroupErrors())
 announce_to_jobs()
