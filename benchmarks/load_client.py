@@ -14,8 +14,9 @@ have 128 input and 64 output tokens, TTFT is 50 ms, ITL 20 ms.
 A row is the median over the repetitions. CPU is of the client, while requests are under way; in
 brackets from the first request to the client's exit, with what it computes and writes after the
 load. Errors are the client's against the server's log. The rate is compared with users that
-never pause: rounds of TTFT + 63 ITL. Memory is the largest until the last token. The last lines
-are the ratios of each repetition's runs, which is what to compare on a busy machine.
+never pause: rounds of TTFT + 63 ITL. Memory is the largest until the last token; in brackets to the
+client's exit. The lines below a table are the ratios of each repetition's runs, which is what to
+compare on a busy machine, and memory after N and after 4 N requests.
 """
 
 import argparse
@@ -40,6 +41,13 @@ TTFT_MS, ITL_MS = 50.0, 20.0
 ROUND_S = (TTFT_MS + (OUTPUT_TOKENS - 1) * ITL_MS) / 1e3
 SAMPLE_S = 0.05
 CLIENTS = ("floor", "vllm", "sextant")
+RATIOS = (
+    ("cpu_s", "sextant", "vllm"),
+    ("cpu_to_exit_s", "sextant", "vllm"),
+    ("cpu_s", "floor", "vllm"),
+    ("itl_p99_ms", "sextant", "floor"),
+)
+LONGER = 4  # times as many requests, in the runs that show whether memory grows
 VLLM = """
 import argparse
 from vllm.benchmarks.serve import add_cli_args, main
@@ -71,7 +79,7 @@ class Watched:
         times, cpu, _ = zip(*self.samples, strict=True)
         return float(np.interp(at_ns, times, cpu))
 
-    def memory_mb(self, until_ns: int) -> float:
+    def memory_mb(self, until_ns: float = float("inf")) -> float:
         return max(memory for at_ns, _, memory in self.samples if at_ns <= until_ns)
 
 
@@ -234,7 +242,9 @@ def figures(watched: Watched, times: Times, requests: list[Request], users: int)
         "ttft_median_ms": float(np.median(ttft_errors_ms)),
         "ttft_p99_ms": float(np.quantile(ttft_errors_ms, 0.99)),
         "rate": len(requests) / users * ROUND_S / ((last_ns - first_ns) / 1e9),
+        "n_requests": len(requests),
         "memory_mb": watched.memory_mb(last_ns),
+        "memory_to_exit_mb": watched.memory_mb(),
         "first_request_s": (first_ns - watched.started_ns) / 1e9,
     }
 
@@ -251,14 +261,22 @@ def show(users: int, results: dict[str, list[dict]]) -> None:
         print(
             f"| {client} | {m['cpu_s']:.4f} ({m['cpu_to_exit_s']:.4f}) | {m['itl_p99_ms']:.2f} | "
             f"{m['ttft_median_ms']:.3f} / {m['ttft_p99_ms']:.2f} | {m['rate']:.2%} | "
-            f"{m['memory_mb']:.0f} | {m['first_request_s']:.2f} |"
+            f"{m['memory_mb']:.0f} ({m['memory_to_exit_mb']:.0f}) | {m['first_request_s']:.2f} |"
         )
-    for name, of in (("cpu_s", "vllm"), ("cpu_to_exit_s", "vllm"), ("itl_p99_ms", "floor")):
-        if of in results and "sextant" in results:
-            pairs = zip(results["sextant"], results[of], strict=True)
+    for name, client, of in RATIOS:
+        if client in results and of in results:
+            pairs = zip(results[client], results[of], strict=True)
             ratios = sorted(ours[name] / other[name] for ours, other in pairs)
             listed = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-            print(f"{name}: sextant / {of} {statistics.median(ratios):.2f} ({listed})", flush=True)
+            print(f"{name}: {client} / {of} {statistics.median(ratios):.2f} ({listed})", flush=True)
+
+
+def show_memory(client: str, short: dict, long: dict) -> None:
+    both = "; ".join(
+        f"after {m['n_requests']:,} requests {m['memory_mb']:.1f} ({m['memory_to_exit_mb']:.1f})"
+        for m in (short, long)
+    )
+    print(f"memory, MB: {client} {both}", flush=True)
 
 
 def main() -> None:
@@ -296,6 +314,10 @@ def main() -> None:
                     found = measure(folder, options.port, runners[client], users, options.rounds)
                     runs.append(found)
             show(users, results)
+            for client, runs in results.items():
+                n_rounds = LONGER * options.rounds
+                long = measure(folder, options.port, runners[client], users, n_rounds)
+                show_memory(client, runs[-1], long)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 
 from sextant.base.network import without_keys
-from sextant.load.client import Exchange, Part
+from sextant.load.client import Exchange
 from sextant.load.events import AnswerReader
 
 # Control characters, which a terminal that shows an error would obey.
@@ -22,28 +22,16 @@ FEWER_EVENTS = "fewer events than tokens: ITL is that of events"
 AT_ONCE = "the whole answer came at once: its ITL is not the server's"
 
 
-def read_part(part: Part, keys: Collection[str | None] = ()) -> bool:
-    """Read a part of an answer; return whether it was the last, so that its exchange is finished.
-
-    Parts of other answers may come in between. `keys` are taken out of the exchange's error.
-    """
-    exchange, pieces, is_last = part
-    reader = exchange.reader = exchange.reader or AnswerReader()
-    for at_ns, piece in pieces:
-        reader.feed(piece, at_ns)
-    if not is_last:
-        return False
-
-    reader.finish()
-    exchange.reader = None
+def judge(exchange: Exchange, keys: Collection[str | None] = ()) -> None:
+    """Find what an exchange came to whose answer was read; `keys` are taken out of its error."""
+    reader = exchange.reader
     exchange.input_tokens = reader.input_tokens
     exchange.output_tokens = reader.output_tokens
     _time_tokens(exchange, reader)
-    _judge(exchange, reader)
+    _find_status(exchange, reader)
     if exchange.error is not None:
         text = _CONTROL.sub("\ufffd", exchange.error.encode(errors="replace").decode())
         exchange.error = without_keys(text, keys)
-    return True
 
 
 def _time_tokens(exchange: Exchange, reader: AnswerReader) -> None:
@@ -88,7 +76,7 @@ def _without_usage(exchange: Exchange) -> str:
     return "the server reported no usage"
 
 
-def _judge(exchange: Exchange, reader: AnswerReader) -> None:
+def _find_status(exchange: Exchange, reader: AnswerReader) -> None:
     """Say whether the answer is whole and what was asked for."""
     request = exchange.request
     if exchange.input_tokens != request.input_tokens:

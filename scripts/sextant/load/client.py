@@ -1,7 +1,8 @@
 """One streaming request after another on one connection, timed when bytes arrive.
 
-A hot path of a few microseconds: `data_received` stamps the bytes with the monotonic clock
-and keeps them. They are searched for tokens later (see `answer`), when there is time.
+A hot path of a few microseconds: `data_received` stamps the bytes with the monotonic clock, and
+the events in them are read at once, while the processor's caches hold them. What the answer came
+to is found later (see `answer`), when there is time.
 """
 
 import asyncio
@@ -19,14 +20,10 @@ from sextant.engine.http import ServerAddress
 from sextant.load.events import AnswerReader
 from sextant.load.source import PreparedRequest
 
-# A long answer is handed over in parts of 256 pieces, so that its bytes do not pile up.
-_PIECES_AT_ONCE = 256
 _OPENED_AT_ONCE = 32
 # No answer is longer: far above the events of a token, and what comes before and after them.
 _MOST_BYTES = 1 << 20
 _MOST_BYTES_A_TOKEN = 4096
-
-Piece = tuple[int, bytes]  # when bytes of an answer arrived (ns, monotonic clock), and the bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +55,6 @@ class Exchange:
     user: int
     times: ExchangeTimes
     is_measured: bool = True
-    is_split: bool = False  # handed over in several parts
     replica: int = 0
     n_bytes: int = 0
     head: AnswerHead = field(default_factory=AnswerHead)
@@ -70,7 +66,7 @@ class Exchange:
     """Why the figures of a good answer are less than exact (constants of `answer`)."""
     status: str = "ok"
     error: str | None = None
-    reader: AnswerReader | None = None  # of an answer that comes in several parts, until its end
+    reader: AnswerReader = field(default_factory=AnswerReader)  # of the answer as it comes
 
     def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""
@@ -80,21 +76,19 @@ class Exchange:
 TOLD = (b"content-type", b"content-encoding", b"location")
 """Headers by which an answer that cannot be read is explained."""
 _MOST_OF_HEADER = 200
-Part = tuple[Exchange, list[Piece], bool]
-"""Pieces of an exchange's answer in their order, and whether they are the last."""
 
 
 class Connection(asyncio.Protocol):
     """A keep-alive connection to one replica that carries one request at a time. `timeout_s` limits
-    a request from its start, connecting included. `keep` takes the parts of answers as they come;
-    `on_end` is called as soon as a request has ended, before it was read."""
+    a request from its start, connecting included. As soon as a request has ended, `keep` takes it,
+    then `on_end` is called."""
 
     def __init__(
         self,
         target: ServerAddress,
         replica: int,
         timeout_s: float,
-        keep: Callable[[Part], None],
+        keep: Callable[[Exchange], None],
         on_end: Callable[["Connection", Exchange], None],
     ) -> None:
         self.replica, self.idle_since_ns = replica, 0
@@ -103,7 +97,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._pieces, self._whole = list[Piece](), list[Piece]()
         self._now_ns = self._most_bytes = self._n_dropped = 0
         self._was_answered = self._is_complete = self._is_second = False
 
@@ -131,8 +124,7 @@ class Connection(asyncio.Protocol):
         """Send a request, on a new connection if there is none; failures are outcomes too."""
         self._exchange, exchange.replica = exchange, self.replica
         self._most_bytes = _MOST_BYTES + _MOST_BYTES_A_TOKEN * exchange.request.output_tokens
-        self._pieces, self._was_answered = [], False
-        self._is_complete = self._is_second = False
+        self._was_answered = self._is_complete = self._is_second = False
         self._timer = self._loop.call_later(self._timeout_s, self._time_out)
         if self._transport is not None and self._waiting.poll(0):
             self.close()  # the server has closed it, or sends what was not asked for
@@ -193,10 +185,10 @@ class Connection(asyncio.Protocol):
         self._timer.cancel()
         exchange.times.ended_ns = self.idle_since_ns = time.monotonic_ns()
         exchange.status, exchange.error = status, error
-        pieces, self._pieces = self._whole if self._is_second else self._pieces, []
-        if status == "ok" and (exchange.head.http_status != 200 or not _has_end(pieces)):
-            exchange.status = "incomplete"  # until it has been read
-        self._keep((exchange, pieces, True))
+        exchange.reader.finish()
+        if status == "ok" and (exchange.head.http_status != 200 or not exchange.reader.is_done):
+            exchange.status = "incomplete"  # until it has been judged
+        self._keep(exchange)
         self._on_end(self, exchange)
 
     # asyncio.Protocol
@@ -231,7 +223,8 @@ class Connection(asyncio.Protocol):
             return
         status = self._parser.get_status_code() if self._was_answered else 0
         # An answer may end with its connection; of an error, the status says all.
-        if exc is None and (_has_end(self._pieces) or status >= 300):
+        self._exchange.reader.finish()
+        if exc is None and (self._exchange.reader.is_done or status >= 300):
             self._exchange.head.http_status = status
             self._end()
         else:
@@ -241,8 +234,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """What follows a whole answer is no answer to the next request."""
-        if self._is_complete and not self._is_second:
-            self._is_second, self._whole, self._pieces = True, self._pieces, []
+        self._is_second = self._is_second or self._is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep what says of which kind an answer is."""
@@ -255,13 +247,9 @@ class Connection(asyncio.Protocol):
         self._was_answered = True
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body with its time."""
-        pieces = self._pieces
-        pieces.append((self._now_ns, body))
-        if len(pieces) > _PIECES_AT_ONCE and not self._is_second:
-            self._pieces, exchange = [pieces.pop()], self._exchange  # by which the end is known
-            exchange.is_split = True  # type: ignore[union-attr]  # it is set
-            self._keep((exchange, pieces, False))  # type: ignore[arg-type]
+        """Read a piece of the body."""
+        if not self._is_second:
+            self._exchange.reader.feed(body, self._now_ns)  # type: ignore[union-attr]  # it is set
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announces another (100 Continue)."""
@@ -278,7 +266,3 @@ async def open_all(connections: Sequence[Connection]) -> None:
         some = connections[first : first + _OPENED_AT_ONCE]
         # What fails here fails again when a request needs the connection, and is recorded then.
         await asyncio.gather(*(one.open() for one in some), return_exceptions=True)
-
-
-def _has_end(pieces: list[Piece]) -> bool:
-    return b"[DONE]" in b"".join([piece for _, piece in pieces])

@@ -140,14 +140,15 @@ class AnswerReader:
             self.line_parts.append(rest)
             self.line_ns = at_ns
             self.line_bytes += len(rest)
-        if self.line_bytes > _MAX_LINE_BYTES:
-            self.fail(f"a line of more than {_MAX_LINE_BYTES:,} bytes")
-            self.line_parts, self.line_bytes = [], 0
+            if self.line_bytes > _MAX_LINE_BYTES:
+                self.fail(f"a line of more than {_MAX_LINE_BYTES:,} bytes")
+                self.line_parts, self.line_bytes = [], 0
 
     def finish(self) -> None:
         """Read what has no end of line, or no empty line after it."""
         if self.line_parts:
             self._read_line(b"".join(self.line_parts), self.line_ns)
+            self.line_parts = []
         if self.event_lines:
             self._end_event()
 

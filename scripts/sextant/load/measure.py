@@ -23,8 +23,8 @@ import uvloop
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.engine.http import ServerAddress
-from sextant.load.answer import read_part
-from sextant.load.client import Connection, Exchange, ExchangeTimes, Part
+from sextant.load.answer import judge
+from sextant.load.client import Connection, Exchange, ExchangeTimes
 from sextant.load.rows import RequestLog
 from sextant.load.source import RequestSource
 from sextant.points.metrics import SHAPING_FRACTION
@@ -37,11 +37,10 @@ _NS_PER_S = 1_000_000_000
 _TFD_TIMER_ABSTIME = 1
 _PERIOD_NS = 10_000_000
 _SHOWN_EVERY_S = 0.5
-# Answers are read after the tokens that came with them have been stamped.
-_READ_AFTER_S = 0.002
-# Some 20 events, which are read in 30 µs.
+# Answers are judged after the tokens that came with their last ones have been stamped.
+_JUDGED_AFTER_S = 0.002
+# Some 20 events: those who send the next request learn at once what the answer came to.
 _SHORT_BYTES = 4096
-_MOST_UNREAD_PIECES = 1 << 18
 _REFUSALS = (401, 403, 404)
 _FIX = "check the API key, the server's address and the model's name"
 
@@ -137,7 +136,7 @@ class LevelInterrupted(KeyboardInterrupt):
 
 
 class LoadRun(ABC):
-    """A way to put load on servers. What connections give is read when there is time."""
+    """A way to put load on servers. What requests came to is found when there is time."""
 
     def __init__(self, targets: LoadTargets, source: RequestSource) -> None:
         self.log = RequestLog()
@@ -153,8 +152,7 @@ class LoadRun(ABC):
         self._send_lags_ms = array("f")
         self._lags_ms = array("f")
 
-        self._parts: deque[Part] = deque()  # of answers, to be read
-        self._n_unread = 0  # pieces in `_parts`
+        self._ended: deque[Exchange] = deque()  # to be judged
         self._is_working = False
         self._is_refused = True  # until a request is answered
         self._broken: InputError | None = None  # why the level cannot go on
@@ -192,45 +190,35 @@ class LoadRun(ABC):
         times = ExchangeTimes(scheduled_ns, ready_ns)
         return Exchange(self._source.take(), user, times, not left_out)
 
-    def keep(self, part: Part) -> None:
-        """Take a part of an answer, to read it later; a short answer, or an error, at once."""
-        exchange, pieces, is_last = part
-        if is_last and exchange.is_measured:
+    def keep(self, exchange: Exchange) -> None:
+        """Take a request that has ended, to judge it later; a short answer or an error at once."""
+        if exchange.is_measured:
             self.n_in_flight -= 1
             self._last_end_ns = max(self._last_end_ns, exchange.times.ended_ns)
-        if is_last and exchange.n_bytes <= _SHORT_BYTES and not exchange.is_split:
-            self._read(part)
+        if exchange.n_bytes <= _SHORT_BYTES:
+            self._judge(exchange)
         else:
-            self._parts.append(part)
-            self._n_unread += len(pieces)
-            if self._n_unread > _MOST_UNREAD_PIECES:
-                while self._parts:
-                    self._read_next()
+            self._ended.append(exchange)
         self.work_later()
 
     def work_later(self) -> None:
-        """Read answers and encode requests soon."""
+        """Judge answers and encode requests soon."""
         if not self._is_working:
             self._is_working = True
-            asyncio.get_running_loop().call_later(_READ_AFTER_S, self._work)
+            asyncio.get_running_loop().call_later(_JUDGED_AFTER_S, self._work)
 
     def _work(self) -> None:
         """Do a little, then let the loop look at its sockets."""
-        if self._parts:
-            self._read_next()
+        if self._ended:
+            self._judge(self._ended.popleft())
         elif not self._source.top_up():
             self._is_working = False
             return
         asyncio.get_running_loop().call_soon(self._work)
 
-    def _read_next(self) -> None:
-        part = self._parts.popleft()
-        self._n_unread -= len(part[1])
-        self._read(part)
-
-    def _read(self, part: Part) -> None:
-        exchange = part[0]
-        if not read_part(part, self._keys) or self._broken:
+    def _judge(self, exchange: Exchange) -> None:
+        judge(exchange, self._keys)
+        if self._broken:
             return
         if self._is_refused and exchange.head.http_status in _REFUSALS:
             where = self.addresses[exchange.replica].base_url
@@ -290,8 +278,8 @@ class LoadRun(ABC):
         the first request (HTTP 401, 403 or 404), or a disk is full.
         """
         interrupt = self._run_until_interrupted(level)
-        while self._parts:
-            self._read_next()
+        while self._ended:
+            self._judge(self._ended.popleft())
         if self._broken:
             raise self._broken
 

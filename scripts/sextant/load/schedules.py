@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.load.client import Connection, Exchange, Part, open_all
+from sextant.load.client import Connection, Exchange, open_all
 from sextant.load.measure import Alarm, LevelResult, LoadRun, LoadTargets
 from sextant.load.source import PreparedRequest, RequestSource
 from sextant.workload.requests import Turns
@@ -259,7 +259,7 @@ class _OpenLoop(LoadRun):
 
 
 class _Sessions(_OpenLoop):
-    """A schedule to which turns are added when the answers that they wait for have been read."""
+    """A schedule to which turns are added when the answers that they wait for were judged."""
 
     turns: Turns
 
@@ -304,10 +304,9 @@ class _Sessions(_OpenLoop):
             self._source.put_first(turn)
         return super().take(user, scheduled_ns, ready_ns, left_out)
 
-    def _read(self, part: Part) -> None:
-        super()._read(part)
-        exchange, _, is_last = part
-        turns = self._waiting.pop(exchange.user, []) if is_last else []
+    def _judge(self, exchange: Exchange) -> None:
+        super()._judge(exchange)
+        turns = self._waiting.pop(exchange.user, [])
         if exchange.status == "ok":
             for turn in turns:
                 self._encoded[turn] = self._source.one(turn)

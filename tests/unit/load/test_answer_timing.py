@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sextant.load import answer
-from sextant.load.client import Exchange, ExchangeTimes, Piece
+from sextant.load.client import Exchange, ExchangeTimes
 from sextant.load.source import Form, Text, prepare
 
 N, TTFT_MS, ITL_MS = 12, 51, 10
@@ -14,10 +14,8 @@ DONE = "data: [DONE]\n\n"
 SENT_NS = 5_000_000_000
 
 
-def read(
-    events: list[str], end: str = DONE, n: int = N, times_ms=None, parts: int = 1, **form
-) -> Exchange:
-    """Read events of a known time, and the end with the last, handed over in `parts`."""
+def read(events: list[str], end: str = DONE, n: int = N, times_ms=None, **form) -> Exchange:
+    """Read events of a known time, and the end with the last."""
     prompt = Text("a" * 8, 8) if form.pop("is_text", False) else np.arange(8)
     times = ExchangeTimes(scheduled_ns=SENT_NS, ready_ns=SENT_NS, sent_ns=SENT_NS)
     exchange = Exchange(prepare("m", "r", prompt, n, form=Form(**form)), 0, times)
@@ -25,10 +23,10 @@ def read(
     times_ms = times_ms or [TTFT_MS + ITL_MS * place for place in range(len(events))]
     times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
     texts = [text.encode() for text in [*events, end]]
-    pieces: list[Piece] = list(zip(times_ns, texts, strict=True))
-    size = -(-len(pieces) // parts)
-    for first in range(0, len(pieces), size):
-        answer.read_part((exchange, pieces[first : first + size], first + size >= len(pieces)))
+    for at_ns, text in zip(times_ns, texts, strict=True):
+        exchange.reader.feed(text, at_ns)
+    exchange.reader.finish()
+    answer.judge(exchange)
     return exchange
 
 
@@ -77,11 +75,10 @@ WELL = {
 }
 
 
-@pytest.mark.parametrize("parts", [1, 3, 13])
 @pytest.mark.parametrize("told", WELL)
-def test_the_times_are_the_tokens_however_they_are_told(told, parts):
+def test_the_times_are_the_tokens_however_they_are_told(told):
     events, end = WELL[told]
-    exchange = read(events, end, parts=parts)
+    exchange = read(events, end)
     assert (exchange.status, exchange.error, exchange.oddities) == ("ok", None, [])
     assert exchange.token_offsets_ms.tolist() == [TTFT_MS + ITL_MS * place for place in range(N)]
     assert (exchange.output_tokens, exchange.input_tokens) == (N, 8)

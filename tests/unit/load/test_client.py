@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress
-from sextant.load.answer import read_part
+from sextant.load.answer import judge
 from sextant.load.client import Connection, Exchange, ExchangeTimes
 from sextant.load.source import Form, Text, Texts, prepare
 from sextant.workload.prompts import CorpusTokens
@@ -26,11 +26,11 @@ PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
 def ask(
     server: str | ServerAddress, n_output: int = 3, n: int = 1, timeout_s: float = 20.0, keep=None
 ) -> list[Exchange]:
-    """Send the same request `n` times in a row on one connection, and `keep` or read answers."""
+    """Send the same request `n` times in a row on one connection, and `keep` or judge answers."""
     target = (
         server if isinstance(server, ServerAddress) else ServerAddress(server, "m", "secret-key")
     )
-    keep = keep or read_part
+    keep = keep or judge
 
     async def send() -> list[Exchange]:
         ended: asyncio.Queue[Exchange] = asyncio.Queue()
@@ -129,9 +129,9 @@ def test_what_follows_the_end_mark_is_no_failure():
     """By this status users send their next request at once, or pause."""
     bye = chunk(b": bye\n" * 99) + LAST_CHUNK
     pieces = [STREAM_HEAD, chunk(event(1) + DONE[:9]), 0.01, chunk(DONE[9:]), bye]
-    outcome = ask_once(*pieces, keep=lambda part: None)
+    outcome = ask_once(*pieces, keep=lambda exchange: None)
     assert outcome.status == "ok"
-    assert ask_once(*pieces[:2], bye, keep=lambda part: None).status == "incomplete"
+    assert ask_once(*pieces[:2], bye, keep=lambda exchange: None).status == "incomplete"
 
 
 def test_an_answer_may_end_with_its_connection():

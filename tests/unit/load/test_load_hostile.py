@@ -21,7 +21,7 @@ from command import sextant
 from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress, api_key_of, get
 from sextant.engine.protocol import RunningServer
-from sextant.load.answer import OTHER_INPUT, read_part
+from sextant.load.answer import OTHER_INPUT, judge
 from sextant.load.client import Exchange, ExchangeTimes
 from sextant.load.measure import LoadTargets
 from sextant.load.rows import RequestLog
@@ -50,6 +50,14 @@ def an_exchange(n_output: int = 3) -> Exchange:
     exchange = Exchange(prepare("m", "r", np.arange(4), n_output), 0, times)
     exchange.head.http_status = 200
     return exchange
+
+
+def read(exchange: Exchange, *pieces: bytes) -> None:
+    """Read all pieces of an answer, which came one after another."""
+    for at_ns, piece in enumerate(pieces, 2):
+        exchange.reader.feed(piece, at_ns)
+    exchange.reader.finish()
+    judge(exchange, ["key"])
 
 
 def row_of(exchange: Exchange) -> dict:
@@ -88,11 +96,7 @@ def test_any_bytes_cut_anywhere_are_one_request(some, data) -> None:
     text = b"".join(some)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     places, exchange = [0, *cuts, len(text)], an_exchange(2)
-    ended = [
-        read_part((exchange, [(at + 2, text[first:last])], at == len(places) - 2), ["key"])
-        for at, (first, last) in enumerate(itertools.pairwise(places))
-    ]
-    assert ended.count(True) == 1 and exchange.reader is None
+    read(exchange, *(text[first:last] for first, last in itertools.pairwise(places)))
     row = row_of(exchange)
     assert row["status"] in ("ok", "incomplete")
     assert (row["status"] == "ok") == (row["error"] is None)
@@ -119,8 +123,7 @@ def test_each_request_that_the_server_saw_is_recorded(odd: bytes, at_end) -> Non
 def test_a_server_cannot_make_up_tokens(count, error) -> None:
     usage = b'{"prompt_tokens": 4, "completion_tokens": %s}' % str(count).encode()
     exchange = an_exchange()
-    said = event(1) + b'data: {"choices":[{"text":"a"}],"usage":' + usage + b"}\n\n" + DONE
-    read_part((exchange, [(2, said)], True))
+    read(exchange, event(1) + b'data: {"choices":[{"text":"a"}],"usage":' + usage + b"}\n\n" + DONE)
     row = row_of(exchange)  # 32-bit columns
     assert len(row["token_offsets_ms"]) <= 3
     assert row["status"] == "incomplete" and error in row["error"] and len(row["error"]) < 400
@@ -129,9 +132,9 @@ def test_a_server_cannot_make_up_tokens(count, error) -> None:
 def test_a_line_without_an_end_is_not_kept() -> None:
     exchange, piece = an_exchange(), b"x" * 2**18
     for number in range(64):
-        read_part((exchange, [(number + 2, piece)], False))
+        exchange.reader.feed(piece, number + 2)
         assert sum(map(len, exchange.reader.line_parts)) <= 2**20
-    read_part((exchange, [(99, b"\n" + event(3))], True))
+    read(exchange, b"\n" + event(3))
     assert exchange.status == "incomplete" and len(exchange.error) < 400
 
 
@@ -282,11 +285,11 @@ def test_a_version_is_optional_bounded_and_in_time(said, way, monkeypatch) -> No
 
 def test_what_was_read_is_let_go_of() -> None:
     """While a level runs no garbage is collected: no cycle may hold on to an answer."""
-    said = [(2, event(1) + event(2) + b"data: [1]\n\n" + DONE)]
+    said = event(1) + event(2) + b"data: [1]\n\n" + DONE
     gc.collect()
     gc.disable()
     for _ in range(100):
-        read_part((an_exchange(2), said, True))
+        read(an_exchange(2), said)
     n_left = gc.collect()
     gc.enable()
     assert n_left < 20
@@ -308,7 +311,7 @@ def test_a_full_disk_of_temporary_files_ends_the_load(tmp_path, monkeypatch) -> 
 def test_a_server_cannot_make_up_an_input() -> None:
     exchange = an_exchange()
     said = b"".join(event(n, int("7" * 19)) for n in (1, 2, 3)) + DONE
-    read_part((exchange, [(2, said)], True))
+    read(exchange, said)
     assert row_of(exchange)["input_tokens"] == 4 and OTHER_INPUT in exchange.oddities
 
 

@@ -54,12 +54,14 @@ def peak_bytes(run: Callable[[], object]) -> int:
 def test_a_request_that_was_read_leaves_a_few_bytes() -> None:
     source = RequestSource("m", draw_in_order([4], [N_TOKENS], RandomTokens(99)), 0)
     load = _ClosedLoop(LoadTargets([ServerAddress("http://host:1", "m")], 1.0, 0), source)
-    pieces = [(2 * 10**9 + n, event(n)) for n in range(1, N_TOKENS + 1)]
-    pieces.append((3 * 10**9, DONE))
+    pieces = [*map(event, range(1, N_TOKENS + 1)), DONE]
 
     def read(n: int) -> None:
         for number in range(n):
-            load._read((an_exchange(number), pieces, True))
+            exchange = an_exchange(number)
+            for place, piece in enumerate(pieces):
+                exchange.reader.feed(piece, 2 * 10**9 + place)
+            load._judge(exchange)
 
     tracemalloc.start()
     kept = []
