@@ -2,13 +2,15 @@
 
 DeepSeek-R1 on GB200, H200 and H100 under SGLang and TensorRT-LLM (`disaggregated/` of the mirror,
 120 points, an LLM of which no source has a row): mean TTFT and TPOT of users who each send ten
-requests. Then gpt-oss-120b on 16 H200 under vLLM at 45 requests/s (`llmd_guides/pd_h200.csv`).
+requests, and the requests/s that follow. Then gpt-oss-120b on 16 H200 under vLLM at 45 requests/s
+(`llmd_guides/pd_h200.csv`).
 
     SEXTANT_MIRROR=… .venv/bin/python benchmarks/disaggregated.py [--points]
 """
 
 import argparse
 import os
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from sextant.workload.requests import RequestStream
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]
 GPUS = {"gb200": "GB200-186GB", "h200_sxm": "H200-141GB", "h100_sxm": "H100-80GB"}
+LOAD = ["backend", "system", "precision", "isl", "osl", "concurrency"]
 REQUESTS_A_USER = 10
 SPREAD = 0.2
 """Lengths are drawn within this share of their mean."""
@@ -130,14 +133,30 @@ def deepseek(model: Roofline) -> pd.DataFrame:
         ttft_ms, tpot_ms = means(made)
         rows.append(
             {
-                **point[["backend", "system", "precision", "isl", "osl", "concurrency"]],
+                **point[LOAD],
+                "gpus": point["prefill_gpus_total"] + point["decode_gpus_total"],
                 "TTFT": point["silicon_ttft_ms"],
                 "predicted TTFT": ttft_ms,
                 "TPOT": point["silicon_tpot_ms"],
                 "predicted TPOT": tpot_ms,
+                "requests/s": point["implied_rate_rps"],
+                "predicted requests/s": 1e3 * users / (ttft_ms + (point["osl"] - 1) * tpot_ms),
             }
         )
     return pd.DataFrame(rows)
+
+
+def layouts_named_right(table: pd.DataFrame) -> tuple[int, int]:
+    """Return of how many pairs of layouts at one load the better one a GPU is named, and of all."""
+    pairs = [
+        np.sign(np.diff(part[rate] / part["gpus"]))[0]
+        for _, rows in table.groupby(LOAD)
+        for pair in combinations(range(len(rows)), 2)
+        for part in [rows.iloc[list(pair)]]
+        for rate in ("requests/s", "predicted requests/s")
+    ]
+    measured, predicted = np.reshape(pairs, (-1, 2)).T
+    return int((measured == predicted).sum()), len(measured)
 
 
 def gpt_oss(model: Roofline, profiles: dict[str, GPUProfile], llms: dict[str, LLM]) -> pd.DataFrame:
@@ -180,11 +199,13 @@ def main() -> None:
     table = deepseek(model)
     if options.points:
         print(table.round(1).to_string())
-    for name in ("TTFT", "TPOT"):
+    for name in ("TTFT", "TPOT", "requests/s"):
         off = 100 * (table[f"predicted {name}"] / table[name] - 1).abs()
         ratio = (table[f"predicted {name}"] / table[name]).median()
         print(f"{name}: off by {off.median():.1f}% (median), {off.mean():.1f}% (mean); the median")
         print(f"  prediction is {ratio:.2f} times the measurement")
+    right, n_pairs = layouts_named_right(table)
+    print(f"better of two layouts a GPU at one load: right in {right} of {n_pairs} pairs")
     print(gpt_oss(model, profiles, llms).round(1).to_string(index=False))
 
 

@@ -80,9 +80,9 @@ _TOLD: Spread = {
     "sequence": 0.9,
     "flops": 0.35,
     "expert_flops": 0.45,
-    "prompt_launch": 0.9,
-    "wave": 0.9,
-    "wait": 0.4,
+    "prompt_launch": 0.3,
+    "wave": 0.5,
+    "wait": 0.2,
 }
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
