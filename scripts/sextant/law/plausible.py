@@ -65,9 +65,11 @@ def set_aside_note(llm_ids: pd.Series) -> list[str]:
     named = [f"{n} of {llm_id}" for llm_id, n in counts.head(_NAMED).items()]
     if len(counts) > _NAMED:
         named.append(f"{counts[_NAMED:].sum()} of others")
+    n_points = counts.sum()
+    noun = "point" if n_points == 1 else "points"
     return [
-        f"Set aside: {counts.sum()} points ({', '.join(named)}), whose work takes longer than the "
-        "time measured: a prefix cache was on, or other GPUs computed the prompts."
+        f"Set aside: {n_points} {noun} ({', '.join(named)}), whose work takes longer than the time "
+        "measured: a prefix cache was on, or other GPUs computed the prompts."
     ]
 
 
