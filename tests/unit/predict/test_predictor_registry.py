@@ -94,7 +94,7 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
         f"law/{name}.py"
         for name in (
             *("effects", "energy", "fact_rows", "fit", "means", "plausible", "posterior"),
-            *("roofline", "terms", "trees"),
+            *("roofline", "terms", "trees", "unseen"),
         )
     }
     for name, others in files.items():

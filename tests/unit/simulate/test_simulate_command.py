@@ -97,7 +97,8 @@ def test_a_trace_of_too_many_requests_is_refused(tmp_path, monkeypatch) -> None:
 def test_an_llm_that_does_not_fit_is_refused_in_words_of_its_own_options() -> None:
     with pytest.raises(InputError, match="no GPU profile can serve mistral-7b") as error:
         run(*LENGTHS, *RATE, "--gpu-profile", "1xT4-16GB", "--dtype", "fp32")
-    assert "GPU profile" in str(error.value.fix) and "--gpu-profiles" not in str(error.value)
+    assert "ask about 2xT4-16GB" in str(error.value.fix)
+    assert "--gpu-profiles" not in str(error.value)
 
 
 def test_a_run_in_which_all_fails_says_so() -> None:
