@@ -11,7 +11,7 @@ from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
 from sextant.facts.slo import METRICS
 from sextant.law.means import open_loop
 from sextant.pages.blocks import Block, Note, Section, Table
-from sextant.pages.words import chance, plural, shown_chance, usd_words
+from sextant.pages.words import chance, plural, shown_chance, usd_number, usd_words
 from sextant.simulate.simulation import StepLaw
 
 OPTION_HEADER = ("Price", "Probability", "Option")
@@ -226,8 +226,7 @@ def certainty_words(certainty: Certainty) -> str:
     elif certainty.safe.usd_per_hour <= (certainty.fair.usd_per_hour or 0.0):
         cost = f"probability {SAFE:g} costs no more than {FAIR:g} does ({fair})"
     else:
-        safe = usd_words(certainty.safe.usd_per_hour).removesuffix(" USD/h")
-        prices = f"{safe} and {fair}"
+        prices = f"{usd_number(certainty.safe.usd_per_hour)} and {fair}"
         times = "" if certainty.factor is None else f"{certainty.factor:.2g} times what"
         cost = f"probability {SAFE:g} costs {times} {FAIR:g} does ({prices})"
     text = f"Certainty: {cost}."

@@ -24,7 +24,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import Limit
-from sextant.pages.words import chance, shown_chance, usd_words
+from sextant.pages.words import chance, shown_chance, usd_number, usd_words
 from sextant.simulate.pools import Handover, ReplicaPool, decoded, prefilled
 from sextant.workload.requests import RequestStream, Traffic
 
@@ -228,4 +228,4 @@ def pools_note(pools: PoolsOption | None, chosen: Option) -> str:
         return f"{text}, where no replicas that do both are likely enough."
     likely = "" if together is None else f", {chance(together)}"
     pays = "pays" if pools_pay(pools, chosen) else "does not pay"
-    return f"{text}; replicas that do both {usd:.2f}{likely}: that {pays}."
+    return f"{text}; replicas that do both {usd_number(usd)}{likely}: that {pays}."

@@ -24,6 +24,7 @@ from sextant.pages.words import (
     per_second,
     percent,
     plural,
+    usd_words,
 )
 
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ def api_section(api: ApiComparison | None) -> list[blocks.Block]:
 
     billed = api.billed
     cached = f" ({percent(billed.cached_share)} of them cached)" if billed.cached_share else ""
-    rented = f"Own GPUs are rented for {api.own_usd_per_hour:,.2f} USD/h"
+    rented = f"Own GPUs are rented for {usd_words(api.own_usd_per_hour)}"
     if api.own_scheduled_usd_per_month:
         rented += f"; by the schedule {number(api.own_scheduled_usd_per_month)} USD a month"
     lines = [

@@ -33,7 +33,7 @@ from sextant.pages.blocks import (
     Tone,
     as_text,
 )
-from sextant.pages.words import chance, joined, plural, usd_words
+from sextant.pages.words import chance, joined, plural, usd_number, usd_words
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
@@ -65,8 +65,8 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
             use.pool.pool_id,
             f"{use.nodes_used} of {use.pool.nodes}",
             f"{use.devices_used} of {use.pool.nodes * use.pool.devices_per_node}",
-            f"{use.usd_per_hour:.2f}",
-            f"{use.idle_usd_per_hour:.2f}",
+            usd_number(use.usd_per_hour),
+            usd_number(use.idle_usd_per_hour),
         )
         for use in plan.pools
     ]
@@ -78,7 +78,7 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
             use.team,
             f"{use.n_served} of {use.n_demands}",
             f"{use.devices}",
-            f"{use.usd_per_hour:.2f}",
+            usd_number(use.usd_per_hour),
         )
         for use in plan.teams()
     ]
@@ -137,7 +137,7 @@ def _served_table(plan: FleetPlan) -> Table:
             served.demand.llm_id,
             f"{served.replicas} × {served.gpu_profile_id}",
             nodes_words(plan, served.demand.demand_id),
-            f"{served.usd_per_hour:.2f}",
+            usd_number(served.usd_per_hour),
             chance(served.probability_met),
         )
         for served in plan.served

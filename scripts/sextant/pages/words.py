@@ -24,12 +24,17 @@ def percent(fraction: float | None) -> str:
 
 
 def usd_words(usd_per_hour: float | None) -> str:
-    """Write a price with its unit, e.g. `8.20 USD/h`; cents of cents where it is that small."""
+    """Write a price with its unit, e.g. `8.20 USD/h` (`usd_number`)."""
+    return f"{usd_number(usd_per_hour)} USD/h"
+
+
+def usd_number(usd_per_hour: float | None) -> str:
+    """Write a price without its unit, e.g. `8.20`; cents of cents where it is that small."""
     if usd_per_hour is None:
-        return f"{number(None)} USD/h"
+        return number(None)
     if 0 < usd_per_hour < 0.1:
-        return f"{Decimal(number(usd_per_hour)):f} USD/h"
-    return f"{usd_per_hour:,.2f} USD/h"
+        return f"{Decimal(number(usd_per_hour)):f}"
+    return f"{usd_per_hour:,.2f}"
 
 
 def odds(probability: float) -> str:

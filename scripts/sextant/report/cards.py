@@ -12,7 +12,7 @@ from sextant.decide.headroom import Headroom, measure_headroom
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Beside, Block, Chart, Facts, Headline, Note, Section
 from sextant.pages.charts import NARROW_IN, Axis, Curve, Panel, panels_figure
-from sextant.pages.words import chance, number, plural
+from sextant.pages.words import chance, number, plural, usd_words
 from sextant.points.frame import TARGETS, limited, replica_load
 from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report.answers import deployment_cell, miss_words, slo_words
@@ -102,7 +102,7 @@ class DeploymentCard:
             ]
 
         room = self.headroom
-        price = text.price_words(room) if room else f"{option.usd_per_hour:,.2f} USD/h"
+        price = text.price_words(room) if room else usd_words(option.usd_per_hour)
         facts = [("Price", price)]
         if option.probability_met is not None:
             rests_on = f"; {text.OPEN_WORDS}" if room and room.is_open else ""

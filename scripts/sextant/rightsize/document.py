@@ -15,6 +15,7 @@ from sextant.pages.words import (
     per_second,
     plural,
     rate_words,
+    usd_number,
     usd_words,
 )
 from sextant.rightsize.answer import (
@@ -247,7 +248,7 @@ def _profile_cells(outcome: ProfileOutcome) -> list[str | float | None]:
         name,
         _replica_words(calibrated),
         None if probability is None else chance(probability),
-        None if calibrated.usd_per_hour is None else f"{calibrated.usd_per_hour:.2f}",
+        None if calibrated.usd_per_hour is None else usd_number(calibrated.usd_per_hour),
         None if saved is None else number(round(saved)),
         _replica_words(outcome.uncalibrated, has_chance=True),
     ]

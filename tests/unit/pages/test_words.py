@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.pages.words import usd_words
+from sextant.pages.words import usd_number, usd_words
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,4 @@ from sextant.pages.words import usd_words
 )
 def test_a_price_below_a_cent_is_no_zero(usd_per_hour, words):
     assert usd_words(usd_per_hour) == words
+    assert usd_number(usd_per_hour) == words.removesuffix(" USD/h")
