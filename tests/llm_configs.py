@@ -40,22 +40,18 @@ SHIPPED: dict[str, tuple[float, float]] = {
 }
 """By `resources/llms`: billions of parameters as published, of all and of those a token uses."""
 
-GPT_OSS_20B = PUBLISHED["GPT-OSS-20B"][0]
 QWEN3_5_27B = MODERN["Qwen3.5-27B"][0]
 DEEPSEEK_V4_FLASH = MODERN["DeepSeek-V4-Flash"][0]
 DEEPSEEK_V3 = PUBLISHED["DeepSeek-V3"][0]
 MIXTRAL_8X7B = PUBLISHED["Mixtral-8x7B"][0]
-DEEPSEEK_V2_LITE = PUBLISHED["DeepSeek-V2-Lite"][0]
 MISTRAL_7B = PUBLISHED["Mistral-7B"][0]
 QWEN3_30B_A3B = PUBLISHED["Qwen3-30B-A3B"][0]
-FALCON_40B = PUBLISHED["Falcon-40B"][0]
 GEMMA3_4B = PUBLISHED["Gemma-3-4B"][0]
 MISTRAL_SMALL_24B = PUBLISHED["Mistral-Small-24B"][0]
 NEMOTRON_3_NANO = MODERN["Nemotron-3-Nano-30B-A3B"][0]
 LLAMA4_SCOUT = PUBLISHED["Llama-4-Scout"][0]
 GEMMA4_26B = MODERN["Gemma-4-26B-A4B"][0]
 MIMO_V2_FLASH = MODERN["MiMo-V2-Flash"][0]
-STARCODER2_3B = PUBLISHED["StarCoder2-3B"][0]
 
 
 def check_counts(llm: LLM, total: float, active: float, rel: float = 0.01) -> None:

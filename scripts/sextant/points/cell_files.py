@@ -36,16 +36,15 @@ SEAL = "content_sha256"  # the key of a `run.json` that has the checksum of all 
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """The files of a cell besides `run.json`."""
-RECEIPT = "measured.json"
-"""The file by which Snakemake knows that a cell is measured.
+_TAKE = "@@"
+"""What the number of a receipt begins with: no id or variant has it in its file name."""
+_RECEIPT_PATTERN = re.compile(rf"measured(?:{_TAKE}([1-9][0-9]*))?\.json")
+"""Of the file by which Snakemake knows that a cell is measured, `measured.json`.
 
 Snakemake deletes the outputs of a rule before its job starts, and again when the job fails. So the
 rule's only output is this receipt, and the results beside it stay until others replace them. A cell
 that was measured again has `measured@@2.json`, then `measured@@3.json`: a receipt that does not
 exist is what makes Snakemake run the job, whatever its records say."""
-_TAKE = "@@"
-"""What the number of a receipt begins with: no id or variant has it in its file name."""
-_RECEIPT_PATTERN = re.compile(rf"measured(?:{_TAKE}([1-9][0-9]*))?\.json")
 CHECKPOINT = "partial"  # folder in the cell's own for the levels that are finished
 DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
