@@ -11,7 +11,7 @@ from sextant.answer.variations import Variation
 from sextant.ask.api_prices import ApiComparison
 from sextant.ask.serving import Serving
 from sextant.ask.source import Source
-from sextant.ask.start_up import StartUp
+from sextant.ask.start_up import NOT_STARTED, StartUp
 from sextant.base.errors import InputError
 from sextant.deploy.deployment import (
     ReplicaDeployment,
@@ -27,8 +27,6 @@ from sextant.facts.gpu import (
     price_origins,
     share_lines,
 )
-
-_NO_START_UP = dict.fromkeys(("memory", "max_model_len", "tensor_parallel", "kv_tokens"))
 
 
 class Alternative(Protocol):
@@ -193,7 +191,7 @@ class Answer:
             **self.chosen._asdict(),
             "price_source": profile and profile.price_source,
             "price_as_of": profile and profile.price_as_of,
-            **(self.start_up.facts() if self.start_up else _NO_START_UP),
+            **(self.start_up.facts() if self.start_up else NOT_STARTED),
             "basis": self.basis,
             "risk": self.risk,
             "slo": slo,

@@ -15,6 +15,7 @@ from sextant.facts.gpu import GPUProfile, cheapest, has_own_price
 from sextant.pages.words import joined
 
 _MOST_NODES = 8
+"""Nodes of a replica on which another number of GPUs is looked for."""
 
 
 class Prices(NamedTuple):
@@ -23,12 +24,12 @@ class Prices(NamedTuple):
     table: Mapping[str, GPUProfile]
     """GPU profiles of the user's table, at its prices."""
     providers: Sequence[str]
-    by_sheet: Collection[str] = ()
+    priced_by_sheet: Collection[str] = ()
     """GPU profiles that have the price of a pipeline's sheet."""
 
     def is_own(self, gpu_profile: GPUProfile) -> bool:
         """Return whether the source's price is its own: a sheet's, or from no table that ships."""
-        return gpu_profile.gpu_profile_id in self.by_sheet or has_own_price(gpu_profile)
+        return gpu_profile.gpu_profile_id in self.priced_by_sheet or has_own_price(gpu_profile)
 
     def apply_to(self, gpu_profile: GPUProfile) -> GPUProfile:
         """Return a GPU profile at the price that holds; its price is NaN if none is known.
@@ -44,14 +45,18 @@ class Prices(NamedTuple):
         return cheapest(gpu_profile) or gpu_profile
 
 
-def read_prices(prices: Path | None, gpu_profiles: Mapping[str, GPUProfile]) -> Prices:
+def read_prices(
+    prices: Path | None,
+    gpu_profiles: Mapping[str, GPUProfile],
+    priced_by_sheet: Collection[str] = (),
+) -> Prices:
     """Return the prices that `--prices` names: a table, providers, or both with commas between.
 
     Raises:
         InputError: a part is neither a table nor a provider, or the table is wrong.
     """
     if prices is None:
-        return Prices({}, ())
+        return Prices({}, (), priced_by_sheet)
     parts = [str(prices)] if prices.exists() else str(prices).split(",")
     if "" in parts:
         fix = "name a table or a provider between the commas"
@@ -76,7 +81,7 @@ def read_prices(prices: Path | None, gpu_profiles: Mapping[str, GPUProfile]) -> 
                 price_source=file.name,
                 price_as_of=price.as_of,
             )
-    return Prices(table, providers)
+    return Prices(table, providers, priced_by_sheet)
 
 
 def find_candidates(
@@ -86,7 +91,7 @@ def find_candidates(
     *,
     need_prices: bool = True,
     field: str = "--gpu-profiles",
-    by_sheet: Collection[str] = (),
+    priced_by_sheet: Collection[str] = (),
 ) -> dict[str, GPUProfile]:
     """Return the candidate GPU profiles, at the prices that hold (`Prices.apply_to`).
 
@@ -97,12 +102,12 @@ def find_candidates(
         prices: as `read_prices` takes them.
         need_prices: whether a wanted profile without a price is an error.
         field: the option that names the wanted ones.
-        by_sheet: those of `gpu_profiles` at the price of a pipeline's sheet.
+        priced_by_sheet: those of `gpu_profiles` at the price of a pipeline's sheet.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
     """
-    named_prices = read_prices(prices, gpu_profiles)._replace(by_sheet=by_sheet)
+    named_prices = read_prices(prices, gpu_profiles, priced_by_sheet)
     offered = {} if prices and not named_prices.providers else gpu_profiles
     candidates = {}
     for profile_id in dict.fromkeys(wanted or [*named_prices.table, *offered]):
@@ -133,7 +138,7 @@ def candidates_of(
         question.prices,
         need_prices=need_prices,
         field=field,
-        by_sheet=source.characterization.priced_by_sheet,
+        priced_by_sheet=source.characterization.priced_by_sheet,
     )
     if not question.measured_only:
         return candidates
@@ -157,8 +162,9 @@ def unmeasured_candidates(
     choose from.
     """
     characterization = source.characterization
-    named_prices = read_prices(question.prices, characterization.profiles)
-    named_prices = named_prices._replace(by_sheet=characterization.priced_by_sheet)
+    named_prices = read_prices(
+        question.prices, characterization.profiles, characterization.priced_by_sheet
+    )
     is_chosen = question.gpu_profile_ids or named_prices.table or question.measured_only
     if is_chosen or all(map(named_prices.is_own, candidates.values())):
         return {}
@@ -169,16 +175,18 @@ def unmeasured_candidates(
     }
 
 
-def nearest_number(gpu_profile: GPUProfile, can_serve: Callable[[GPUProfile], bool]) -> str | None:
+def nearest_that_serves(
+    gpu_profile: GPUProfile, can_serve: Callable[[GPUProfile], bool]
+) -> str | None:
     """Return which other number of the same GPU can serve, e.g. `16xH100-80GB (2 nodes)`.
 
     Of 1, 2, 4 … GPUs on up to 8 nodes it is the nearest; None: none can.
     """
-    gpu = gpu_profile.gpu
-    most_gpus = _MOST_NODES * gpu.n_gpus_per_node
+    gpu_id = gpu_profile.gpu.gpu_id
+    most_gpus = _MOST_NODES * gpu_profile.gpu.n_gpus_per_node
     numbers = (2**power for power in range(most_gpus.bit_length()))
     for n_gpus in sorted(numbers, key=lambda n: abs(math.log2(n / gpu_profile.n_gpus))):
-        other = replace(gpu_profile, gpu_profile_id=f"{n_gpus}x{gpu.gpu_id}", n_gpus=n_gpus)
+        other = replace(gpu_profile, gpu_profile_id=f"{n_gpus}x{gpu_id}", n_gpus=n_gpus)
         if can_serve(other):
             nodes = f" ({other.n_nodes} nodes)" * (other.n_nodes > 1)
             return f"{other.gpu_profile_id}{nodes}"

@@ -12,7 +12,7 @@ import pandas as pd
 from sextant.ask.api_prices import find_api_prices
 from sextant.ask.candidates import (
     candidates_of,
-    nearest_number,
+    nearest_that_serves,
     price_notes,
     unmeasured_candidates,
 )
@@ -335,7 +335,9 @@ class Case:
 
     def _remedy(self, gpu_profile: GPUProfile) -> str:
         """Return how the LLM can be served, where a GPU profile has no room for it."""
-        enough = nearest_number(gpu_profile, lambda profile: not self._ruled_out({"": profile}))
+        enough = nearest_that_serves(
+            gpu_profile, lambda profile: not self._ruled_out({"": profile})
+        )
         remedies = [f"ask about {enough}" if enough else "add a larger GPU profile"]
         if self.question.max_model_len is not None:
             shorter = self.varied({"max_model_len": None})

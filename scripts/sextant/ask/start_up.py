@@ -12,6 +12,9 @@ _MARGIN = 0.03
 """Of the KV cache: start-up logs are up to so far from what is computed, but for small caches."""
 _STEP_TOKENS = 256
 
+NOT_STARTED = dict.fromkeys(("memory", "max_model_len", "tensor_parallel", "kv_tokens"))
+"""`StartUp.facts` of an answer that starts nothing."""
+
 
 class StartUp(NamedTuple):
     """How a replica starts on a GPU profile."""

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from command import sextant
-from sextant.ask.candidates import nearest_number
+from sextant.ask.candidates import nearest_that_serves
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from support import ROOT
@@ -81,9 +81,9 @@ def test_a_fleet_keeps_each_replica_on_a_node(tmp_path):
 
 def test_the_nearest_number_of_gpus_is_named():
     six = profile_of_id("6xH100-80GB")
-    assert nearest_number(six, lambda profile: True) == "8xH100-80GB"
-    assert nearest_number(six, lambda profile: profile.n_gpus > 20) == "32xH100-80GB (4 nodes)"
-    assert nearest_number(six, lambda profile: profile.n_gpus > 64) is None
+    assert nearest_that_serves(six, lambda profile: True) == "8xH100-80GB"
+    assert nearest_that_serves(six, lambda profile: profile.n_gpus > 20) == "32xH100-80GB (4 nodes)"
+    assert nearest_that_serves(six, lambda profile: profile.n_gpus > 64) is None
 
 
 def test_stated_sizes_are_split_over_any_number_of_gpus():

@@ -109,9 +109,9 @@ def test_a_price_of_a_pipeline_s_sheet_holds_before_the_tables_that_it_was_taken
         usd_per_hour=2.744705,
         price_source="aws on demand, us-east-1",
     )
-    known = {"1xA100-40GB": profile}
-    (imported,) = find_candidates(known, (), None).values()
-    (measured,) = find_candidates(known, (), None, by_sheet=known).values()
+    sheet = {"1xA100-40GB": profile}
+    (imported,) = find_candidates(sheet, (), None).values()
+    (measured,) = find_candidates(sheet, (), None, priced_by_sheet=sheet).values()
     assert imported.usd_per_hour == 1.99 and measured == profile
 
 
