@@ -37,7 +37,7 @@ _SIZES: tuple[tuple[str, Callable[[LLM], float]], ...] = (
 )
 _MOST_FAILURES = 5
 """Points with failures that are listed, and servers that are named."""
-_SERVER = ["source", "llm_id", "gpu_profile_id", "engine", "precision"]
+_SERVER_COLUMNS = ["source", "llm_id", "gpu_profile_id", "engine", "precision"]
 """Columns that tell servers apart."""
 
 
@@ -294,9 +294,9 @@ def failing_servers(points: pd.DataFrame, slo: SLO) -> pd.Series:
     """
     is_failing = pd.Series(False, points.index)
     is_failed = frame.failed_share(points) > slo.allowed_failures
-    servers = points.groupby(_SERVER, dropna=False).ngroup()
+    servers = points.groupby(_SERVER_COLUMNS, dropna=False).ngroup()
     suspects = points[is_failed.groupby(servers).transform("any")]
-    for _, part in suspects.groupby(_SERVER, dropna=False):
+    for _, part in suspects.groupby(_SERVER_COLUMNS, dropna=False):
         if len(_lightest_failed(part, slo)):
             is_failing[part.index] = True
     return is_failing
@@ -317,8 +317,8 @@ def failing_servers_notes(points: pd.DataFrame) -> list[str]:
 
 
 def _lightest_failed(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return the points of the lightest load where more failed in all of them than the SLO allows;
-    else none."""
+    """Return the points of the lightest load if each has more failures than the SLO allows, else
+    none."""
     lightest = points[points["users"] == points["users"].min()]
     if lightest.empty:
         lightest = points[points["request_rate_rps"] == points["request_rate_rps"].min()]

@@ -17,8 +17,9 @@ _LENGTHS = ("input-tokens", "output-tokens")
 _LIMITS = {f"{metric}-ms": metric for metric in METRICS}
 _PRICE = "price:"
 _FIELD = "--vary"
-_LEAST = 1e-9
-_MOST = 1e9
+_LEAST_VALUE = 1e-9
+_MOST_VALUE = 1e9
+"""Of any value: no limit, price or factor on the load is outside."""
 _EXAMPLE = "--vary traffic=0.8,1,1.5 or --vary price:H200=0.8,1"
 
 
@@ -150,7 +151,7 @@ def _number(value: str, text: str) -> float:
         number = number_of(value)
     except ValueError:
         number = math.nan
-    if not _LEAST <= number <= _MOST:
-        problem = f"{value.strip()!r} in {text!r} is not a number above 0, up to {_MOST:,.0f}"
+    if not _LEAST_VALUE <= number <= _MOST_VALUE:
+        problem = f"{value.strip()!r} in {text!r} is not a number above 0, up to {_MOST_VALUE:,.0f}"
         raise InputError(problem, field=_FIELD, fix=f"list numbers, as in {_EXAMPLE}")
     return number

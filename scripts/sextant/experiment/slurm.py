@@ -92,8 +92,8 @@ def check_extra_options(extras: Iterable[str], refused: Mapping[str, str]) -> No
     """
     for extra in extras:
         for pattern, name in refused.items():
-            if found := re.search(pattern, extra):
-                problem = f"{found[0].strip(' =')} is an option that Snakemake's plugin sets itself"
+            if match := re.search(pattern, extra):
+                problem = f"{match[0].strip(' =')} is an option that Snakemake's plugin sets itself"
                 fix = f"write the resource of the {name} into {_PROFILE} in its place"
                 raise InputError(problem, field="slurm_extra", fix=fix)
 

@@ -111,8 +111,8 @@ class LevelResult:
 
     def medians(self, *names: str) -> list[float | None]:
         """Return medians of latencies from when requests were sent; None without any."""
-        found = self.log.statistics(names, {"p50": 0.5}, is_due=False)
-        return [found[name]["p50"] for name in names]
+        statistics = self.log.statistics(names, {"p50": 0.5}, is_due=False)
+        return [statistics[name]["p50"] for name in names]
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""

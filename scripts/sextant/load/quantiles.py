@@ -10,7 +10,8 @@ import numpy as np
 
 _SHIFTS = (52, 39, 26, 13, 0)
 """The lowest bit that each pass finds."""
-_N_DIGITS = 1 << 13  # different bits of a pass
+_N_DIGITS = 1 << 13
+"""Values that the 13 bits of a pass can have; in the first pass fewer, as 12 are left."""
 
 Pieces = Iterable[Mapping[str, np.ndarray]]
 """Some of the values at a time, by name; NaN is none."""
@@ -31,7 +32,7 @@ def exact_statistics(
                 search.count(piece[name][~np.isnan(piece[name])], shift)
         for search in searches.values():
             search.narrow()
-    return {name: search.found() for name, search in searches.items()}
+    return {name: search.statistics() for name, search in searches.items()}
 
 
 class _Search:
@@ -52,9 +53,9 @@ class _Search:
         if shift == _SHIFTS[0]:
             self._n += len(values)
             self._total += float(np.sum(values))
-        known, digits = np.divmod(values.view(np.int64) >> shift, _N_DIGITS)
+        prefixes, digits = np.divmod(values.view(np.int64) >> shift, _N_DIGITS)
         for bits, counts in self._counts.items():
-            counts += np.bincount(digits[known == bits], minlength=_N_DIGITS)
+            counts += np.bincount(digits[prefixes == bits], minlength=_N_DIGITS)
 
     def narrow(self) -> None:
         """Find further bits, after all values were counted."""
@@ -72,7 +73,7 @@ class _Search:
         exact = [(self._n - 1) * fraction for fraction in self._fractions.values()]
         return [int(rank) for at in exact for rank in (np.floor(at), np.ceil(at))]
 
-    def found(self) -> dict[str, float | None]:
+    def statistics(self) -> dict[str, float | None]:
         """Return mean and quantiles, after all bits were found."""
         if not self._n:
             return dict.fromkeys(("mean", *self._fractions))

@@ -226,21 +226,22 @@ def nearest_measurements(case: Case, profile_id: str, slo: SLO) -> list[NearMeas
 
 
 def own_measurements(forecast: Forecast, profile_id: str | None, slo: SLO) -> list[NearMeasurement]:
-    """Return what was measured of the LLM itself where its law goes through that, a GPU profile
-    each: `profile_id` first, then others by name."""
+    """Return what was measured of the LLM itself and moved its law, one row a GPU profile:
+    `profile_id` first, then others by name."""
     case = forecast.case
     if forecast.calibration is None:
         return []
     points = case.trusted_points
-    own = points[points["llm_id"] == case.llm_id]
-    moved = sorted(
+    points = points[points["llm_id"] == case.llm_id]
+    measured_ids = sorted(
         {*forecast.calibration.points["gpu_profile_id"]},
         key=lambda name: (name != profile_id, name),
     )
-    found: list[NearMeasurement] = []
-    for name in moved[:_N_OWN]:
-        found += _nearest_by_llm(case, own[own["gpu_profile_id"] == name], slo).values()
-    return found
+    measurements: list[NearMeasurement] = []
+    for measured_id in measured_ids[:_N_OWN]:
+        of_profile = points[points["gpu_profile_id"] == measured_id]
+        measurements += _nearest_by_llm(case, of_profile, slo).values()
+    return measurements
 
 
 def _nearest_by_llm(case: Case, points: pd.DataFrame, slo: SLO) -> dict[str, NearMeasurement]:

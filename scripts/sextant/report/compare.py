@@ -248,10 +248,10 @@ class StoredAnswers(NamedTuple):
         """Return the answers of a store, of a report's JSON, or of a folder with either."""
         if path.is_dir():
             names = ("sextant.duckdb", "recommendations.json")
-            found = [path / name for name in names if (path / name).exists()]
-            if not found:
+            files = [path / name for name in names if (path / name).exists()]
+            if not files:
                 raise InputError("there is no store, report or load run", file=path, fix=_FIX)
-            path = found[0]
+            path = files[0]
         if path.suffix == ".duckdb":
             tables = read_tables(path)
             return cls({slo["slo_id"]: slo for slo in tables["slo"]}, recommendations(tables))

@@ -82,7 +82,7 @@ class _Sized:
         sizing = self.sizings.get(self.asked.deployed.gpu_profile_id)
         if sizing is None:
             return None
-        if not len(sizing.needs):  # no number of replicas is enough, where that is the status
+        if not len(sizing.needs):  # nothing was drawn, or no number of replicas is enough
             return None if sizing.status in ("meets", "unsure") else 0.0
         return sizing.probability(self.asked.deployed.replicas)
 

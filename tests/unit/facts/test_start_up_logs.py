@@ -32,7 +32,8 @@ def computed(row: Any, mirror: Path) -> GPUMemory:
 
 
 def test_the_cache_is_that_of_start_up_logs(mirror):
-    """One number is fitted to the first twelve rows: 0.38 GiB of buffers, the median of the rest.
+    """One number is fitted to the first twelve rows: 0.38 GiB of buffers, the median of what all
+    else leaves unexplained.
 
     The buffers of collectives over NVLink, 2.1 GiB, are from logs that are not here.
     """
