@@ -279,7 +279,8 @@ class LoadOptions:
         least, most = RATES_RPS
         if not least <= rate_rps <= most:
             problem = f"{self.tokens_per_day:g} tokens a day are {rate_rps:.3g} requests a second"
-            fix = f"give tokens of {least:f} to {most:,.0f} requests a second"
+            rps_a_token = requests.per_second(1)
+            fix = f"give {least / rps_a_token:.3g} to {most / rps_a_token:.3g}"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
         return {"request_rate_rps": rate_rps}
 

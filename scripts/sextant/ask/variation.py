@@ -78,7 +78,8 @@ class Variant:
             mean = self.values.get(name, length.mean)
             if not 1 <= mean <= MOST_TOKENS:
                 fix = f"give 1 to {MOST_TOKENS:,.0f}"
-                raise InputError(f"{mean:g} tokens", field=f"{_FIELD} {name}", fix=fix)
+                problem = f"{mean:g} tokens are no length"
+                raise InputError(problem, field=f"{_FIELD} {name}", fix=fix)
             sides.append(Length(mean, mean * length.high / length.mean))
         return RequestLengths(*sides)
 

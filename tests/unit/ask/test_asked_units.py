@@ -310,7 +310,10 @@ REQUESTS = ["--input-tokens", "900", "--output-tokens", "200"]
         (["--tokens-per-day", "1e6", *LIMIT], ["--tokens-per-day", "--workload"]),
         (
             ["--tokens-per-day", "1", "--input-tokens", "99", "--output-tokens", "1", *LIMIT],
-            ["'--tokens-per-day': 1 tokens a day are 1.16e-07 requests a second"],
+            [
+                "'--tokens-per-day': 1 tokens a day are 1.16e-07 requests a second",
+                "Fix: give 8.64 to 8.64e+12",
+            ],
         ),
         (LOAD, ["--ttft-ms, --nttft-ms", "no limit"]),
         ([*LOAD, "--ttft-ms", "soon"], ["--ttft-ms", "'soon'", "p95:1000"]),
