@@ -18,7 +18,6 @@ from sextant.api.groups import options_of
 from sextant.base.errors import InputError
 from support import ROOT
 
-FUNCTIONS = [getattr(sextant, name) for name in sextant.__all__]
 SLOW = {"capacity", "simulate"}
 LLAMA = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 MEASURED = {"llm": "google__flan-ul2", "source": "archive:llm-pilot", "users": 50, "nttft_ms": 100}
