@@ -5,6 +5,7 @@ that are not negative the order of their bits is that of the numbers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,13 @@ def exact_statistics(
     return {name: search.statistics() for name, search in searches.items()}
 
 
+class _Sought(NamedTuple):
+    """A value that is looked for."""
+
+    bits: int  #: Those that were found, from the left.
+    rank: int  #: Among the values that begin with these bits, from 0.
+
+
 class _Search:
     """The search for the quantiles of one name's values."""
 
@@ -42,11 +50,9 @@ class _Search:
         self._fractions = fractions
         self._n = 0
         self._total = 0.0
-        # By the bits that are known: how many values go on with each digit.
+        # By the bits that were found: how many values go on with each digit.
         self._counts = {0: np.zeros(_N_DIGITS, np.int64)}
-        # Of each value that is looked for: its bits that are known, and its rank among the values
-        # that share them.
-        self._places = list[tuple[int, int]]()
+        self._sought = list[_Sought]()
 
     def count(self, values: np.ndarray, shift: int) -> None:
         """Count some values by their bits from `shift` on."""
@@ -59,14 +65,14 @@ class _Search:
 
     def narrow(self) -> None:
         """Find further bits, after all values were counted."""
-        places = list[tuple[int, int]]()
-        for bits, rank in self._places or [(0, rank) for rank in self._ranks()]:
+        sought = list[_Sought]()
+        for bits, rank in self._sought or [_Sought(0, rank) for rank in self._ranks()]:
             n_up_to = np.cumsum(self._counts[bits])
             digit = int(np.searchsorted(n_up_to, rank, side="right"))
             n_before = int(n_up_to[digit] - self._counts[bits][digit]) if self._n else 0
-            places.append((bits * _N_DIGITS + digit, rank - n_before))
-        self._places = places
-        self._counts = {bits: np.zeros(_N_DIGITS, np.int64) for bits, _ in places}
+            sought.append(_Sought(bits * _N_DIGITS + digit, rank - n_before))
+        self._sought = sought
+        self._counts = {value.bits: np.zeros(_N_DIGITS, np.int64) for value in sought}
 
     def _ranks(self) -> list[int]:
         """Return the ranks of the two values between which each quantile lies."""
@@ -77,7 +83,7 @@ class _Search:
         """Return mean and quantiles, after all bits were found."""
         if not self._n:
             return dict.fromkeys(("mean", *self._fractions))
-        values = np.array([bits for bits, _ in self._places], np.int64).view(float)
+        values = np.array([value.bits for value in self._sought], np.int64).view(float)
         pairs = zip(self._fractions.items(), values.reshape(-1, 2), strict=True)
         quantiles = {
             name: float(np.quantile(pair, (self._n - 1) * fraction % 1))
