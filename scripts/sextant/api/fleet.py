@@ -26,7 +26,7 @@ class FleetOptions(StoreOptions):
 def fleet(*, options: FleetOptions, serving: ServingOptions) -> ShownAnswer:
     """Find which GPUs of a cluster serve which team's LLMs, at the lowest cost.
 
-    How LLMs are served holds for those of all demands.
+    The options of how LLMs are served hold for all demands.
 
     Returns
     -------
