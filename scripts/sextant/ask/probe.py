@@ -26,8 +26,8 @@ class ProbeRow(Latencies):
     """
 
     gpu_profile_id: str  #: the GPU profile it was measured on, e.g. 1xA100-40GB
-    users: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    """give the concurrent users of the measurement, 1 to 1,000,000; or request_rate_rps"""
+    users: Annotated[int, Field(ge=1, le=10**4)] | None = None
+    """give the concurrent users of a replica, 1 to 10,000; or request_rate_rps"""
     request_rate_rps: Annotated[float, Field(gt=0, le=10**6)] | None = None
     """give the requests a second of a replica that arrived whatever it did, above 0; or users"""
 

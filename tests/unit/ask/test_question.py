@@ -158,7 +158,9 @@ def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separ
         ("1xT4-16GB,1,2", ["line 2", "one comma each"]),
         # Five cells are of a probe.
         ("1xT4-16GB,0,1,1,", ["line 2", "users"]),
-        ("1xT4-16GB,99999999999999999999,1,1,", ["line 2", "users", "1 to 1,000,000"]),
+        ("1xT4-16GB,99999999999999999999,1,1,", ["line 2", "users", "1 to 10,000"]),
+        # These users are simulated: of a million, 20 GiB of requests.
+        ("1xT4-16GB,10001,1,1,", ["line 2", "users", "1 to 10,000"]),
         ("1xT4-16GB,1,1e308,1,", ["line 2", "nttft_ms", "1,000,000,000"]),
         ("1xT4-16GB,1,inf,1,", ["line 2", "nttft_ms", "finite number"]),
         ("1xT4-16GB,1,1,0,", ["line 2", "itl_ms", "above 0"]),
