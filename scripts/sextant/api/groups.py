@@ -182,12 +182,16 @@ def refuse(group: object, problem: str, *names: str) -> None:
 
 @contextmanager
 def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
-    """Have an InputError name the option that sets a field: by default `--` and its name."""
+    """Have an InputError name the option that sets a field: by default `--` and its name.
+
+    The field of a sheet's row keeps its name.
+    """
     try:
         yield
     except InputError as error:
         field = error.field
-        if field is not None and field.startswith("-") and field not in options:
+        is_option = field is not None and field.startswith("-") and field not in options
+        if is_option or error.row is not None:
             raise
         default = field and option_of(field.removesuffix("_s"))
         raise error.at(field=options.get(field, default)) from None

@@ -58,6 +58,13 @@ def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> No
     assert 18 < low < high < 22
 
 
+def test_a_wrong_row_of_a_probe_names_the_field_of_the_file_not_the_option(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text("gpu_profile_id,users,ttft_ms\n1xH100-80GB,0,300\n")
+    with pytest.raises(InputError, match=r"probe\.csv, line 2, field 'users': 0"):
+        run(*LENGTHS, "--users", "1", "--probe", str(probe))
+
+
 def test_requests_too_long_are_refused_one_by_one_or_all(tmp_path: Path) -> None:
     lengths = {"input_tokens": [9, 9, 90_000], "output_tokens": [5, 5, 5]}
     path = trace_file(tmp_path / "trace.parquet", [0.0, 1, 2], **lengths)
