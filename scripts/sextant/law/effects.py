@@ -30,8 +30,8 @@ _ARCHITECTURE: Spread = _SHARES | {
     "sequence": 0.2,
     "prompt_launch": 0.2,
 }
-# GPUs of another maker than most: other kernels, other compilers, and a port of the engine.
 _OTHER_MAKER: Spread = {"ttft_offset": 0.4, "itl_offset": 0.3}
+"""Of GPUs of another maker than most: other kernels, other compilers, a port of the engine."""
 _PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.25}
 _ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.05, "wave": 0.7, "memory": 0.2}
 # Beside vLLM: hosts and kernels of other engines.
@@ -68,9 +68,6 @@ _LENGTHS_UNSTATED: Spread = {
 }
 _VERSION: Spread = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT: Spread = {"ttft_offset": 0.15, "itl_offset": 0.1}
-# What an LLM's kernels do differently from others', once it is measured itself: else a measurement
-# would move all loads alike. So wide that nine of ten points of a cell are inside once one of them
-# is told (benchmarks/one_probe.py).
 _TOLD: Spread = {
     "launch": 0.4,
     "bandwidth": 0.15,
@@ -84,6 +81,9 @@ _TOLD: Spread = {
     "wave": 0.5,
     "wait": 0.2,
 }
+"""What an LLM's kernels do differently from others', once it is measured itself: else a measurement
+would move all loads alike. So wide that nine of ten points of a cell are inside once one of them is
+told (benchmarks/one_probe.py)."""
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
 

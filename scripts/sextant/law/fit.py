@@ -183,8 +183,8 @@ class LawFit(NamedTuple):
     precision: np.ndarray  #: Weights of the errors, (2 x rows,).
     variance: np.ndarray  #: Of the effects, before the measurements.
 
-    def unseen(self, groups: pd.Series) -> "UnseenRows":
-        """Predict each group of rows, as the LLMs, by a fit without it.
+    def leave_out(self, row_groups: pd.Series) -> "LeftOut":
+        """Predict each group of rows, as those of an LLM, by a fit without it.
 
         One Gauss-Newton step from the optimum approximates that fit.
         """
@@ -193,38 +193,38 @@ class LawFit(NamedTuple):
         residuals = self.problem.residuals(mean).T.ravel()
         shifted = residuals + self.jacobian @ (mean - design.mean)
         hessian = _squared(self.jacobian, self.precision) + np.diag(1 / self.variance)
-        right = self.jacobian.T @ (self.precision * shifted)
-        is_heavy = np.array([np.isfinite(self.problem.law.freedom_of(it)) for it in design.groups])
+        right_side = self.jacobian.T @ (self.precision * shifted)
+        freedoms = [self.problem.law.freedom_of(group) for group in design.groups]
 
-        log_ms = np.empty((len(groups), 2))
-        known_variance = np.empty_like(log_ms)
+        log_latencies = np.empty((len(row_groups), 2))
+        known_variance = np.empty_like(log_latencies)
         own_slopes = np.zeros_like(self.jacobian)
-        for group in groups.unique():
-            rows = (groups == group).to_numpy()
+        for name in row_groups.unique():
+            rows = (row_groups == name).to_numpy()
             is_out = np.tile(rows, 2)
             jacobian = self.jacobian[is_out]
             precision = self.precision[is_out]
             covariance = np.linalg.inv(hessian - _squared(jacobian, precision))
-            without = right - jacobian.T @ (precision * shifted[is_out])
-            other = design.mean + covariance @ without
+            others_side = right_side - jacobian.T @ (precision * shifted[is_out])
+            coefficients = design.mean + covariance @ others_side
 
             facts = {name: values[rows] for name, values in self.problem.facts.items()}
-            phi = design.parameters(other)[rows]
-            log_ms[rows] = self.problem.law.predict_log(phi, facts)
+            phi = design.parameters(coefficients)[rows]
+            log_latencies[rows] = self.problem.law.predict_log(phi, facts)
 
             # Effects that no other row has are as before any measurement, apart from all others.
-            is_own = ~design.columns[~rows].any(axis=0) & is_heavy
+            is_own = ~design.columns[~rows].any(axis=0) & np.isfinite(freedoms)
             own_slopes[np.ix_(is_out, is_own)] = jacobian[:, is_own]
             slopes = np.where(is_own, 0.0, jacobian)
             variance = ((slopes @ covariance) * slopes).sum(axis=1)
             known_variance[rows] = variance.reshape(2, -1).T
-        return UnseenRows(log_ms, known_variance, own_slopes)
+        return LeftOut(log_latencies, known_variance, own_slopes)
 
 
-class UnseenRows(NamedTuple):
+class LeftOut(NamedTuple):
     """Predictions by fits that have not seen the rows."""
 
-    log_ms: np.ndarray  #: Log nTTFT and log ITL, (rows, 2).
+    log_latencies: np.ndarray  #: Log nTTFT and log ITL, (rows, 2).
     known_variance: np.ndarray  #: Of these, by what other rows tell of them, (rows, 2).
     own_slopes: np.ndarray
     """Derivatives of the targets by effects of Student's t that only these rows have, as the

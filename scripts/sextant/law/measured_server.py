@@ -65,6 +65,7 @@ _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
 
 _PROBE_ROUNDS = 8
+"""Most simulations of a probe."""
 _STEP_OF_BIAS = 0.5
 """Share of a difference to the simulation that a round removes."""
 _ANSWERS = 20
@@ -312,28 +313,27 @@ def fit_laws_to_probe(
     laws = laws.copy()
     laws[:, column] = np.maximum(laws[:, column], laws[0, column])
 
-    def matched(targets: np.ndarray) -> np.ndarray:
-        some = laws[: len(targets)]
-        return match_means(some, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
+    def match(laws: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return match_means(laws, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
 
-    bias = np.zeros_like(measured)
     if probe.request_rate_rps is not None:
-        return matched(measured + errors)
+        return match(laws, measured + errors)
 
     # A simulated prompt waits for whole steps, so that its TTFT may jump over the measured one.
-    nearest = (np.inf, bias)
+    bias = nearest_bias = np.zeros_like(measured)
+    least_distance = np.inf
     for _ in range(_PROBE_ROUNDS):
-        likeliest = matched(measured[None] + bias)
+        likeliest = match(laws[:1], measured[None] + bias)
         means = predict(broadcast_laws(likeliest), np.zeros(1), None)
         simulated_ms = _probe_simulated_ms(StepLaw.of(likeliest[0]), scheduler, probe, means, seed)
         missed = np.nan_to_num(np.log(simulated_ms) - measured)
         distance = float(np.abs(missed).max())
-        if distance < nearest[0]:
-            nearest = (distance, bias)
+        if distance < least_distance:
+            least_distance, nearest_bias = distance, bias
         if distance < _LEAST_NOISE:
             break
         bias = bias - _STEP_OF_BIAS * missed
-    return matched(measured + errors + nearest[1])
+    return match(laws, measured + errors + nearest_bias)
 
 
 def _probe_simulated_ms(

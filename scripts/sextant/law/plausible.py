@@ -11,6 +11,7 @@ from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, mean_load, step_law
+from sextant.pages.words import plural
 from sextant.points.characterization import Characterization
 from sextant.points.frame import TARGETS, FactTables, at_percentile
 
@@ -65,11 +66,9 @@ def set_aside_note(llm_ids: pd.Series) -> list[str]:
     named = [f"{n} of {llm_id}" for llm_id, n in counts.head(_NAMED).items()]
     if len(counts) > _NAMED:
         named.append(f"{counts[_NAMED:].sum()} of others")
-    n_points = counts.sum()
-    noun = "point" if n_points == 1 else "points"
     return [
-        f"Set aside: {n_points} {noun} ({', '.join(named)}), whose work takes longer than the time "
-        "measured: a prefix cache was on, or other GPUs computed the prompts."
+        f"Set aside: {plural(int(counts.sum()), 'point')} ({', '.join(named)}), whose work takes "
+        "longer than the time measured: a prefix cache was on, or other GPUs computed the prompts."
     ]
 
 

@@ -185,7 +185,7 @@ class Posterior(NamedTuple):
     """Estimated standard deviation of each group of effects, or scale of its Student's t."""
     noise: dict[str, np.ndarray]
     """Scale of the errors of log nTTFT and log ITL, by `error_kinds`; under "", of all rows."""
-    unseen: Mapping[str, float] = {}
+    unseen_factors: Mapping[str, float] = {}
     """Factor of a group's scale in rows of one kind, by `unseen_key`, for effects that the fit has
     not seen; 1 where there is none."""
 
@@ -262,7 +262,7 @@ class Posterior(NamedTuple):
             if np.isfinite(freedom):
                 unit /= _root(seed, stream, n, freedom)
             sd = self.spread.get(group, design.sd[column])
-            sd *= self.unseen.get(unseen_key(design.kinds[column], group), 1.0)
+            sd *= self.unseen_factors.get(unseen_key(design.kinds[column], group), 1.0)
             drawn[:, column] = design.mean[column] + np.clip(sd * unit, -_FARTHEST, _FARTHEST)
         return drawn
 
@@ -283,7 +283,7 @@ class Posterior(NamedTuple):
 
 
 def unseen_key(kind: str, group: str) -> str:
-    """Return the key of `Posterior.unseen`: of effects of a group that move rows of one kind."""
+    """Return the key of `unseen_factors`: of effects of a group that move rows of one kind."""
     return f"{kind} {group}"
 
 

@@ -90,9 +90,9 @@ class Roofline(JointPredictor):
         X, y = _plausible(training)
         self.has_steps = _has_steps(X)
         if references is not None and len(references.X):
-            is_told = references.X["llm_id"].unique()
+            told_ids = references.X["llm_id"].unique()
             X = fill_undrafted(pd.concat([X, references.X]))
-            X = X.assign(**{TOLD: X["llm_id"].isin(is_told).astype(float)})
+            X = X.assign(**{TOLD: X["llm_id"].isin(told_ids).astype(float)})
             y = pd.concat([y, references.y])
         y_ms = y[TARGETS].to_numpy(float)
         if X.empty:
@@ -108,8 +108,8 @@ class Roofline(JointPredictor):
             self.correction_ = learn_correction(fitted, X, self.seed)
             # Of an LLM that is measured itself, its own points say how far off the law is.
             is_blind = references is None and self.has_steps
-            unseen = unseen_factors(fitted, X) if is_blind else {}
-        self.posterior_ = fitted.posterior._replace(unseen=unseen)
+            factors = unseen_factors(fitted, X) if is_blind else {}
+        self.posterior_ = fitted.posterior._replace(unseen_factors=factors)
         self.checkpoint_ = fitted.checkpoint
         return self
 
@@ -128,10 +128,12 @@ class Roofline(JointPredictor):
             "scales": [*scales.values()],
             "scales_before": [checkpoint.scales_before.get(kind, scales[kind]) for kind in scales],
             "noises": [checkpoint.noise[kind] for kind in scales],
-            "unseen": [*self.posterior_.unseen],
-            "unseen_factors": [*self.posterior_.unseen.values()],
         }
-        return _as_arrays(arrays) | _arrays_of(self.correction_)
+        return (
+            _as_arrays(arrays)
+            | _arrays_of_factors(self.posterior_.unseen_factors)
+            | _arrays_of(self.correction_)
+        )
 
     def finish(self, training: TrainingRows, arrays: Mapping[str, np.ndarray]) -> None:
         """Make a fit to these points again, by its last iteration.
@@ -156,7 +158,7 @@ class Roofline(JointPredictor):
         )
         with one_thread():
             posterior = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
-        self.posterior_ = posterior._replace(unseen=_unseen_of(arrays))
+        self.posterior_ = posterior._replace(unseen_factors=_factors_of(arrays))
         self.has_steps = _has_steps(X)
         self.checkpoint_ = checkpoint
         self.correction_ = _correction_of(arrays)
@@ -172,10 +174,12 @@ class Roofline(JointPredictor):
             "spreads": [*posterior.spread.values()],
             "kinds": [*posterior.noise],
             "noises": [*posterior.noise.values()],
-            "unseen": [*posterior.unseen],
-            "unseen_factors": [*posterior.unseen.values()],
         }
-        return _as_arrays(arrays) | _arrays_of(self.correction_)
+        return (
+            _as_arrays(arrays)
+            | _arrays_of_factors(posterior.unseen_factors)
+            | _arrays_of(self.correction_)
+        )
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
@@ -187,7 +191,7 @@ class Roofline(JointPredictor):
             covariance=arrays["covariance"],
             spread=_spread_of(arrays),
             noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
-            unseen=_unseen_of(arrays),
+            unseen_factors=_factors_of(arrays),
         )
         self.correction_ = _correction_of(arrays)
 
@@ -416,7 +420,7 @@ def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, 
         X: its fact rows.
         pairs: the name of each row's pair.
     """
-    missed = fitted.problem.observed - fitted.unseen(X["llm_id"]).log_ms
+    missed = fitted.problem.observed - fitted.leave_out(X["llm_id"]).log_latencies
     by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
     spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
     return {f"pair {name}_offset": float(value) for name, value in spread.items()}
@@ -439,7 +443,11 @@ def _names_of(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
     return [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
 
 
-def _unseen_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _arrays_of_factors(factors: Mapping[str, float]) -> dict[str, np.ndarray]:
+    return _as_arrays({"unseen": [*factors], "unseen_factors": [*factors.values()]})
+
+
+def _factors_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
     return dict(zip(map(str, arrays["unseen"]), arrays["unseen_factors"].tolist(), strict=True))
 
 

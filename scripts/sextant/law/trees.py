@@ -128,7 +128,7 @@ def learn_correction(fitted: LawFit, X: pd.DataFrame, seed: int) -> Correction:
     The residuals of an LLM come from a fit without it: in a fit that has seen the LLM, its effects
     of LLM and pair explain them already.
     """
-    predicted = fitted.unseen(X["llm_id"]).log_ms
+    predicted = fitted.leave_out(X["llm_id"]).log_latencies
     weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
     columns = tree_columns(X, predicted)
     targets = []

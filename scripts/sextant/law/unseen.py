@@ -13,10 +13,13 @@ from sextant.law.fit import LawFit
 from sextant.law.posterior import unseen_key
 
 _INSIDE = 0.9
+"""Share of the points that should lie inside of their intervals."""
 _NORMAL = 1.645
-"""Half of a 90% interval over a normal standard deviation; then over the scales of Student's t."""
-_OF_ERRORS = 2.132  # 4 degrees of freedom
-_OF_EFFECTS = 2.920  # 2 degrees of freedom
+"""Half of a 90% interval over a normal standard deviation."""
+_OF_ERRORS = 2.132
+"""The same over the scale of Student's t of 4 degrees of freedom, as errors are."""
+_OF_EFFECTS = 2.920
+"""The same of 2 degrees of freedom, as effects of LLMs are."""
 _PRIOR_LLMS = 4.0
 """LLMs that the factor 1 counts for."""
 _GROUPS = ("support ttft_offset", "support itl_offset")
@@ -24,14 +27,14 @@ _GROUPS = ("support ttft_offset", "support itl_offset")
 
 
 def unseen_factors(fitted: LawFit, X: pd.DataFrame) -> dict[str, float]:
-    """Return `Posterior.unseen` of a fit to these fact rows.
+    """Return `Posterior.unseen_factors` of a fit to these fact rows.
 
     An engine's factor for a latency is the one with which nine of ten of its points are inside,
     each LLM predicted by a fit without it; an engine of few LLMs stays near 1.
     """
-    llms = shapes(X)
-    left_out = fitted.unseen(llms)
-    missed = fitted.problem.observed - left_out.log_ms
+    llms = architecture_names(X)
+    left_out = fitted.leave_out(llms)
+    missed = fitted.problem.observed - left_out.log_latencies
     noise = fitted.problem.by_row(fitted.posterior.noise)
     groups = np.array(fitted.problem.design.groups)
     scales = np.array([fitted.posterior.spread.get(group, 0.0) for group in groups])
@@ -56,7 +59,7 @@ def unseen_factors(fitted: LawFit, X: pd.DataFrame) -> dict[str, float]:
     return factors
 
 
-def shapes(X: pd.DataFrame) -> pd.Series:
+def architecture_names(X: pd.DataFrame) -> pd.Series:
     """Return the name of each row's architecture: a fine-tune says nothing new of its LLM."""
     names = ["n_layers", "reduced_bytes", "kv_parts", "n_experts", "experts_per_token"]
     return X[names].map("{:g}".format).agg(" ".join, axis=1)

@@ -132,7 +132,7 @@ def test_llms_that_differ_more_leave_more_doubt_and_one_can_be_taken_away() -> N
     other = fit_law(LAW, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
     X = TRAINING.X[rows]
     exact = LAW.predict_log(other.posterior.most_likely(X), columns_of(X))
-    assert np.abs(fitted.unseen(TRAINING.X["llm_id"]).log_ms[rows] - exact).mean() < 0.05
+    assert np.abs(fitted.leave_out(TRAINING.X["llm_id"]).log_latencies[rows] - exact).mean() < 0.05
 
 
 def points_of(rows) -> pd.DataFrame:

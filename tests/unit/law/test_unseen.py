@@ -10,7 +10,7 @@ from sextant.law.fit import fit_law
 from sextant.law.posterior import columns_of, unseen_key
 from sextant.law.roofline import Roofline
 from sextant.law.terms import LAW
-from sextant.law.unseen import shapes, unseen_factors
+from sextant.law.unseen import architecture_names, unseen_factors
 from sextant.points.frame import IDENTIFIERS, TARGETS, FactTables
 from sextant.predict.predictor import TrainingRows
 
@@ -66,7 +66,7 @@ def test_an_engine_whose_llms_differ_more_is_less_certain_of_another_llm() -> No
     made = [latencies(part, spread) for part, spread in zip(parts, (0.05, 0.5), strict=True)]
     y_ms = np.concatenate(made)
     factors = unseen_factors(fit_law(LAW, X, y_ms), X)
-    assert trained(X, y_ms).posterior_.unseen.keys() == factors.keys()
+    assert trained(X, y_ms).posterior_.unseen_factors.keys() == factors.keys()
     for group in ("support ttft_offset", "support itl_offset"):
         alike, strange = (factors[unseen_key(name, group)] for name in ("vllm", "sglang"))
         assert alike < 1 < strange
@@ -75,8 +75,8 @@ def test_an_engine_whose_llms_differ_more_is_less_certain_of_another_llm() -> No
 def test_the_fine_tune_of_an_llm_is_left_out_with_it() -> None:
     X = rows(users=(1,))
     again = X.assign(llm_id="fine-tune of " + X["llm_id"])
-    assert shapes(again).tolist() == shapes(X).tolist()
-    assert shapes(X).nunique() == len(LLMS)
+    assert architecture_names(again).tolist() == architecture_names(X).tolist()
+    assert architecture_names(X).nunique() == len(LLMS)
 
 
 def test_a_measured_llm_is_surer_near_the_measured_load_than_far_from_it() -> None:
