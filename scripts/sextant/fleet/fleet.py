@@ -195,7 +195,9 @@ def _find_options(
         except InputError as error:
             if error.field is not None:  # an option that its LLM cannot be served with
                 raise error.at(file=fleet_question.demands, row=sheet_demand.line) from None
-            fleet_options.note(demand.demand_id, [f"{error}. A fleet keeps a replica on one node."])
+            remedy = "add a pool of larger GPUs, or quantize the LLM (--dtype)"
+            note = f"{error.problem}. Fix: {remedy}. A fleet keeps a replica on one node."
+            fleet_options.note(demand.demand_id, [note])
             continue
 
         warning = outside_warning(case.outside_clauses(), source)
