@@ -64,15 +64,20 @@ def git_commit() -> str:
     return output_of(*command, folder=CHECKOUT, timeout_s=10) or "unknown"
 
 
-def output_of(*command: str, folder: Path | None = None, timeout_s: float = 60) -> str:
-    """Return what a command prints, nothing if it cannot run, fails or takes too long."""
+def output_if_well(*command: str, folder: Path | None = None, timeout_s: float = 60) -> str | None:
+    """Return what a command prints; None if it cannot run, fails or takes too long."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def output_of(*command: str, folder: Path | None = None, timeout_s: float = 60) -> str:
+    """Return what a command prints, nothing where `output_if_well` has None."""
+    return output_if_well(*command, folder=folder, timeout_s=timeout_s) or ""
 
 
 def nearest_existing(folder: Path) -> Path:

@@ -6,14 +6,13 @@ itself where the partition is, and a job that no node can run is refused one by 
 
 import getpass
 import re
-import subprocess
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import output_of
+from sextant.base.files import output_if_well, output_of
 from sextant.experiment.job_request import JobRequest
 
 PLACEHOLDER = "default"
@@ -73,7 +72,7 @@ class SlurmNames:
         the job is a group.
         """
         commands = (("sacctmgr", "--noheader", "show", "cluster"), ("sshare", "-U", "--noheader"))
-        if self.account and not any(map(_answers, commands)):
+        if self.account and all(output_if_well(*command) is None for command in commands):
             fix = "run again when one of them does"
             problem = (
                 f"neither sacctmgr nor sshare answers, so {self.account!r} cannot be looked up"
@@ -96,14 +95,6 @@ def check_extra_options(extras: Iterable[str], refused: Mapping[str, str]) -> No
                 problem = f"{match[0].strip(' =')} is an option that Snakemake's plugin sets itself"
                 fix = f"write the resource of the {name} into {_PROFILE} in its place"
                 raise InputError(problem, field="slurm_extra", fix=fix)
-
-
-def _answers(command: Sequence[str]) -> bool:
-    """Return whether a command ends well."""
-    try:
-        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
 
 
 def submission_warnings(n_jobs: int) -> list[str]:
