@@ -264,6 +264,8 @@ class LoadOptions:
 
     def of(self, requests: "RequestLengths | None") -> dict[str, Any]:
         """Return the load as fields of an SLO. Raises InputError unless there is exactly one."""
+        from sextant.facts.slo import RATES_RPS
+
         if sum(getattr(self, name) is not None for name in _LOADS) != 1:
             problem = "one load is needed"
             raise InputError(problem, field=option_of(*_LOADS), fix="give exactly one of them")
@@ -273,7 +275,6 @@ class LoadOptions:
             fix = "give --input-tokens and --output-tokens, or --workload"
             problem = "tokens a day do not say how many requests: their lengths are unknown"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
-        from sextant.facts.slo import RATES_RPS
 
         rate_rps = requests.per_second(self.tokens_per_day)
         least, most = RATES_RPS

@@ -26,8 +26,6 @@ _RATE_FIELDS: dict[str | None, str] = {
     "arrivals": "--burstiness",
 }
 _MOST_SESSIONS = 100_000
-_MOST_RPS = 1e6
-"""Requests a second: as many as an SLO may ask for."""
 _MOST_DRAWN = 1_000_000
 """Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
 
@@ -96,6 +94,7 @@ class TrafficOptions(TraceChoiceOptions):
 
     def _at_rate(self, case: CaseOptions) -> "ScalableTraffic":
         from sextant.ask.traffic import traffic_at_rate
+        from sextant.facts.slo import RATES_RPS
 
         refuse(self, "there is no trace", "sessions")
         if self.speed != 1:
@@ -106,8 +105,9 @@ class TrafficOptions(TraceChoiceOptions):
 
         lengths = case.lengths()
         rate_rps = self.request_rate * self.traffic
-        if not 0 < rate_rps <= _MOST_RPS:
-            fix = f"give a rate above 0, up to {_MOST_RPS:,.0f}"
+        _, most_rps = RATES_RPS
+        if not 0 < rate_rps <= most_rps:
+            fix = f"give a rate above 0, up to {most_rps:,.0f}"
             field = "--request-rate" if self.traffic == 1 else "--request-rate, --traffic"
             raise InputError(f"{rate_rps:g} is not a rate", field=field, fix=fix)
         duration_s = None
