@@ -81,9 +81,9 @@ _TOLD: Spread = {
     "wave": 0.5,
     "wait": 0.2,
 }
-"""What an LLM's kernels do differently from others', once it is measured itself: else a measurement
-would move all loads alike. So wide that nine of ten points of a cell are inside once one of them is
-told (benchmarks/one_probe.py)."""
+"""How an LLM's kernels differ from those of others, where the LLM itself was measured: without
+these effects a measurement would move all loads alike. They are wide enough that, given one
+measured load of a cell, nine of ten of its other loads are inside (benchmarks/one_probe.py)."""
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
 

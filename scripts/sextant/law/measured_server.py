@@ -313,8 +313,8 @@ def fit_laws_to_probe(
     laws = laws.copy()
     laws[:, column] = np.maximum(laws[:, column], laws[0, column])
 
-    def match(laws: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return match_means(laws, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
+    def match(some_laws: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return match_means(some_laws, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
 
     if probe.request_rate_rps is not None:
         return match(laws, measured + errors)

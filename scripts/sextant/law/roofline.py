@@ -447,12 +447,16 @@ def _arrays_of_factors(factors: Mapping[str, float]) -> dict[str, np.ndarray]:
     return _as_arrays({"unseen": [*factors], "unseen_factors": [*factors.values()]})
 
 
+def _numbers_by_name(names: np.ndarray, numbers: np.ndarray) -> dict[str, float]:
+    return dict(zip(map(str, names), numbers.tolist(), strict=True))
+
+
 def _factors_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-    return dict(zip(map(str, arrays["unseen"]), arrays["unseen_factors"].tolist(), strict=True))
+    return _numbers_by_name(arrays["unseen"], arrays["unseen_factors"])
 
 
 def _spread_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-    return dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
+    return _numbers_by_name(arrays["groups"], arrays["spreads"])
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
