@@ -185,7 +185,7 @@ def check_question(question: Question) -> None:
 
 
 def check_risk(risk: float) -> None:
-    """Raise InputError where a risk is no probability, or less than the draws can show."""
+    """Raise InputError unless a risk is between 0 and 1, and not less than the draws can show."""
     if not 0 < risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{risk:g} is not a risk", field="--risk", fix=fix)

@@ -67,7 +67,7 @@ def keep_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)
         data = content.getvalue()
-        if path.is_fifo():  # the cache is Sextant's own: what is no file there goes
+        if path.is_fifo():  # the cache is Sextant's own: a pipe there is removed
             path.unlink()
         with atomic_path(path) as temporary:
             temporary.write_bytes(data + _digest(path, data))
