@@ -457,7 +457,8 @@ class Case:
         from sextant.ask.probe import read_probe  # few questions have one
 
         gpu_profiles = {**self.source.characterization.profiles, **self.gpu_profiles}
-        return read_probe(self.question.probe, self.llm_id, gpu_profiles, self.lengths[0])
+        lengths = self.lengths[0]
+        return read_probe(self.question.probe, self.llm_id, self.llm, gpu_profiles, lengths)
 
     def training_rows(
         self,

@@ -10,8 +10,10 @@ import pandas as pd
 from pydantic import Field
 
 from sextant.ask.candidates import find_gpu_profile
+from sextant.ask.probe_bounds import PossibleLatencies
 from sextant.base.sheets import Row, load_sheet
 from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM
 from sextant.facts.slo import Latencies
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
@@ -33,7 +35,11 @@ class ProbeRow(Latencies):
 
 
 def read_probe(
-    path: Path, llm_id: str, gpu_profiles: Mapping[str, GPUProfile], lengths: Sequence[float]
+    path: Path,
+    llm_id: str,
+    llm: LLM,
+    gpu_profiles: Mapping[str, GPUProfile],
+    lengths: Sequence[float],
 ) -> pd.DataFrame:
     """Return measurements of an LLM, from a CSV or TSV.
 
@@ -43,6 +49,7 @@ def read_probe(
     Args:
         path: the file.
         llm_id: the LLM's name.
+        llm: its facts: what no server can be faster than follows from them.
         gpu_profiles: all that the file may name beside `<n>x<gpu_id>` of a known device.
         lengths: mean input and output tokens, where the file has none.
 
@@ -54,7 +61,8 @@ def read_probe(
         NaN.
 
     Raises:
-        InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
+        InputError: a row is wrong, is repeated, has no latency or one that no server can have, or
+            names an unknown profile.
     """
     lines: dict[tuple[str, float], int] = {}
     is_open: dict[str, bool] = {}
@@ -63,7 +71,7 @@ def read_probe(
         probe = ProbeRow(**row)
         profile_id = probe.gpu_profile_id
         field = "gpu_profile_id"
-        find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
+        profile = find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
         load = _load_of(probe, row)
         line = lines.setdefault((profile_id, load), row.line)
         if line != row.line:
@@ -74,40 +82,53 @@ def read_probe(
             problem = f"{profile_id} has rows of users and rows of a request rate"
             raise row.error(problem, "users, request_rate_rps", "keep the rows of one kind")
 
-        latencies_ms = [getattr(probe, name) for name in LATENCIES]
-        in_file = [math.nan if value is None else value for value in latencies_ms]
-        ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms = in_file
         inputs = probe.input_tokens or lengths[0]
         outputs = probe.output_tokens or lengths[1]
-        steps = outputs - 1 if outputs > 1 else math.nan
-        ttft_ms = nttft_ms * inputs if math.isnan(ttft_ms) else ttft_ms
-        itl_ms = tpot_ms if math.isnan(itl_ms) else itl_ms
-        if all(map(math.isnan, in_file)):
-            fix = "give one or more of them, in milliseconds"
-            raise row.error("no latency", ", ".join(LATENCIES), fix)
-        if e2e_ms <= ttft_ms or e2e_ms <= itl_ms * steps:
-            problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
-            fix = "correct it, or give input_tokens and output_tokens of the requests"
-            raise row.error(problem, "e2e_ms", fix)
-
-        ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
-        itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms
-        targets_ms = [ttft_ms / inputs, itl_ms]
-        rate_rps = math.nan if probe.request_rate_rps is None else probe.request_rate_rps
-        users = probe.users
-        if users is None:
-            answer_ms = ttft_ms + itl_ms * max(outputs - 1, 0) if math.isnan(e2e_ms) else e2e_ms
-            if math.isnan(answer_ms):
-                fix = "give e2e_ms, or TTFT and ITL or TPOT"
-                problem = "how long an answer takes is not known, so not how many are in flight"
-                raise row.error(problem, "e2e_ms", fix)
-            users = max(round(rate_rps * answer_ms / 1e3), 1)
-        key = [llm_id, profile_id, users, rate_rps]
-        measurements.append([*key, inputs, outputs, e2e_ms, *targets_ms, *in_file])
+        possible = PossibleLatencies.of(llm, profile, inputs, outputs)
+        possible.check(row)
+        measured = _measured(probe, row, inputs, outputs, possible)
+        measurements.append([llm_id, profile_id, *measured])
 
     stated = [f"own_{name}" for name in LATENCIES]
     columns = [*KEYS, RATE, *LENGTHS, "e2e_ms", *TARGETS, *stated]
     return pd.DataFrame(measurements, columns=columns)
+
+
+def _measured(
+    probe: ProbeRow, row: Row, inputs: float, outputs: float, possible: PossibleLatencies
+) -> list[float]:
+    """Return the numbers of a measurement in the order of `read_probe`, from its users on.
+
+    Raises InputError where its latencies contradict each other, or are not enough.
+    """
+    latencies_ms = [getattr(probe, name) for name in LATENCIES]
+    in_file = [math.nan if value is None else value for value in latencies_ms]
+    ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms = in_file
+    steps = outputs - 1 if outputs > 1 else math.nan
+    ttft_ms = nttft_ms * inputs if math.isnan(ttft_ms) else ttft_ms
+    itl_ms = tpot_ms if math.isnan(itl_ms) else itl_ms
+    if all(map(math.isnan, in_file)):
+        fix = "give one or more of them, in milliseconds"
+        raise row.error("no latency", ", ".join(LATENCIES), fix)
+    decode_ms = e2e_ms - ttft_ms
+    is_short = decode_ms <= 0 or decode_ms < possible.least_ms["itl_ms"] * steps
+    if is_short or e2e_ms - itl_ms * steps < possible.least_ms["ttft_ms"]:
+        problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
+        fix = "correct it, or give input_tokens and output_tokens of the requests"
+        raise row.error(problem, "e2e_ms", fix)
+
+    ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
+    itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms
+    rate_rps = math.nan if probe.request_rate_rps is None else probe.request_rate_rps
+    users = probe.users
+    if users is None:
+        answer_ms = ttft_ms + itl_ms * max(outputs - 1, 0) if math.isnan(e2e_ms) else e2e_ms
+        if math.isnan(answer_ms):
+            fix = "give e2e_ms, or TTFT and ITL or TPOT"
+            problem = "how long an answer takes is not known, so not how many are in flight"
+            raise row.error(problem, "e2e_ms", fix)
+        users = max(round(rate_rps * answer_ms / 1e3), 1)
+    return [users, rate_rps, inputs, outputs, e2e_ms, ttft_ms / inputs, itl_ms, *in_file]
 
 
 def _load_of(probe: ProbeRow, row: Row) -> float:

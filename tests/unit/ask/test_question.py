@@ -23,6 +23,7 @@ from support import ROOT
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
 LIMITS = SLO("asked", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 ASKED = Question(LIMITS, hf_config=MISTRAL)
+PROBED = load_llm(MISTRAL)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path,
     path = table(tmp_path, f"gpu_profile_id,{columns}\n{row}\n")
     with pytest.raises(InputError) as raised:
         if is_probe:
-            read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
+            read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
         find_candidates(source.characterization.profiles, (), path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
 
@@ -199,9 +200,9 @@ def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path,
 )
 def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, itl_ms) -> None:
     path = table(tmp_path, f"gpu_profile_id,users,{column}\n1xT4-16GB,4,{value}\n")
-    (row,) = read_probe(path, "new", source.characterization.profiles, (100.0, 51.0)).to_dict(
-        "records"
-    )
+    (row,) = read_probe(
+        path, "new", PROBED, source.characterization.profiles, (100.0, 51.0)
+    ).to_dict("records")
     for name, wanted in (("nttft_ms", nttft_ms), ("itl_ms", itl_ms)):
         assert math.isnan(row[name]) if wanted is None else row[name] == pytest.approx(wanted)
 
@@ -209,7 +210,7 @@ def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, it
 def test_a_probe_of_a_rate_has_the_requests_in_flight_as_users(source, tmp_path) -> None:
     columns = "gpu_profile_id,request_rate_rps,ttft_ms,itl_ms,e2e_ms"
     path = table(tmp_path, f"{columns}\n1xT4-16GB,4,500,20,\n1xT4-16GB,8,,,3000\n")
-    read = read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
+    read = read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
     assert read["request_rate_rps"].tolist() == [4, 8]
     assert read["users"].tolist() == [6, 24]  # 4 × 1.5 s and 8 × 3 s
 
@@ -228,7 +229,7 @@ def test_a_wrong_probe_of_a_rate_is_said(source, tmp_path, rows, said) -> None:
     columns = "gpu_profile_id,users,request_rate_rps,ttft_ms,itl_ms"
     path = table(tmp_path, f"{columns}\n{rows}\n")
     with pytest.raises(InputError, match=said):
-        read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
+        read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
 
 
 def test_without_a_store_the_shipped_characterization_answers(source) -> None:
