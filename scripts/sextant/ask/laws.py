@@ -77,7 +77,7 @@ class Settings:
             devices: of the replica; defaults of the engine depend on them.
             engine: its defaults hold where a setting is None.
             engine_version: None for the newest.
-            copies: of attention; each takes its own sequences.
+            copies: of attention; each plans steps of its own, with its own sequences and tokens.
         """
         sheet = scheduler_sheet(engine, engine_version or "", devices)
         tokens = self.max_num_batched_tokens
@@ -89,13 +89,10 @@ class Settings:
             problem = f"steps of {tokens:,} tokens leave no memory for the KV cache"
             raise InputError(problem, field="--max-num-batched-tokens", fix="lower it")
         limits = self.step_limits(sheet)
-        sequences = limits.max_num_seqs * int(copies)
-        step_tokens = limits.max_num_batched_tokens
         scheduler = Scheduler(
             kv_tokens,
-            sequences,
-            # Each copy plans steps of its own, with room for its sequences.
-            step_tokens if copies == 1 else max(step_tokens, sequences),
+            limits.max_num_seqs * int(copies),
+            limits.max_num_batched_tokens * int(copies),
             has_prefix_caching=self.has_prefix_caching,
             is_asynchronous=sheet.is_asynchronous,
             reserved_share=sheet.reserved_share,

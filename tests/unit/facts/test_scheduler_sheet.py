@@ -72,7 +72,8 @@ def test_more_sequences_than_a_step_of_the_gpu_holds_are_refused_as_vllm_does():
     assert Settings(4096).scheduler(100_000, 1000, devices).max_num_seqs == 4096
 
 
-def test_copies_of_attention_take_their_own_sequences():
+def test_copies_of_attention_plan_steps_of_their_own():
     devices = profile_of_id("16xH200-141GB").devices
-    scheduler = Settings().scheduler(1_000_000, 1000, devices, copies=16)
-    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (16_384, 16_384)
+    one, all_16 = (Settings().scheduler(1_000_000, 1000, devices, copies=n) for n in (1, 16))
+    assert (one.max_num_seqs, one.max_num_batched_tokens) == (1024, 8192)
+    assert (all_16.max_num_seqs, all_16.max_num_batched_tokens) == (16 * 1024, 16 * 8192)
