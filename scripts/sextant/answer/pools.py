@@ -16,6 +16,7 @@ from sextant.answer.option import Option
 from sextant.ask.case import Case
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
+from sextant.decide.missed_rates import UNMEASURED
 from sextant.decide.replica_sizing import Sizing, enough_replicas, size_profiles
 from sextant.decide.replicas import Replicas, SimulatedReplica, serving_results
 from sextant.decide.windows import ServingResults, Target
@@ -171,7 +172,8 @@ def _pool_server(
             simulation = prefilled(cached, replica_pool, drawn_handover)
         return serving_results(requests, [(slice(None), simulation)], window_s)
 
-    return SimulatedReplica(case.gpu_profiles[profile_id], laws, run)
+    # What was measured is a replica that does both.
+    return SimulatedReplica(case.gpu_profiles[profile_id], replace(laws, measured=UNMEASURED), run)
 
 
 def _cheapest_pair(

@@ -15,12 +15,14 @@ from sextant.ask.probe import RATE
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
+from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_sheet
 from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
+from sextant.facts.slo import SLO, are_alike
 from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop, open_loop
 from sextant.law.roofline import Roofline
-from sextant.points.frame import KEYS
+from sextant.points.frame import KEYS, LENGTHS, limited
 from sextant.simulate.simulation import Scheduler, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
@@ -272,7 +274,8 @@ class _GPULaws:
         laws = {}
         for name, coupled in _coupled(drawn, self.profiles, self.case.lengths[0]).items():
             scheduler = _scheduler(self.case, self.settings, self.profiles[name])
-            laws[name] = ReplicaLaws(scheduler, _calibrated(self.case, name, scheduler, coupled))
+            calibrated = _calibrated(self.case, name, scheduler, coupled)
+            laws[name] = ReplicaLaws(scheduler, calibrated, _rate_measurements(self.case, name))
         return laws
 
 
@@ -317,6 +320,22 @@ def _calibrated(case: Case, profile_id: str, scheduler: Scheduler, terms: np.nda
         request_rate_rps=column[RATE] if is_open else None,
     )
     return fit_laws_to_probe(terms, scheduler, result, case.question.seed)
+
+
+_ALL_MEDIANS = SLO(
+    "all", ttft_ms=1, nttft_ms=1, itl_ms=1, tpot_ms=1, e2e_ms=1, percentile=50, users=1
+)
+"""Limits on all metrics: what follows from a probe's latencies is at the probe's percentile."""
+
+
+def _rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
+    """Return what the probe says of rates of requests like the asked ones on a GPU profile."""
+    probe = case.probe
+    if probe is None:
+        return UNMEASURED
+    is_rate = probe[RATE].notna() & (probe["gpu_profile_id"] == profile_id)
+    rows = probe[is_rate & are_alike(probe[LENGTHS].to_numpy(float), case.lengths)]
+    return RateMeasurements(rows[RATE].to_numpy(float), limited(rows, _ALL_MEDIANS))
 
 
 def _likeliest_means(

@@ -19,6 +19,7 @@ import numpy as np
 from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.decide.asked_limits import Asked, asked_of, shape_of, unit_limits, worst_of
 from sextant.decide.kriging import Kriging, fit_kriging
+from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
 from sextant.decide.sizing import RATE_STEPS, in_steps
 from sextant.decide.windows import ServingResults, Target
 from sextant.facts.slo import Limit
@@ -88,6 +89,8 @@ class ReplicaLaws:
 
     scheduler: Scheduler
     terms: np.ndarray  #: Of the law of a step, (1 + draws, terms), in the order of `NAMES`.
+    measured: RateMeasurements = UNMEASURED
+    """Of such a replica: no draw bears a rate that was measured to break a limit."""
 
     def law(self, draw: int) -> StepLaw:
         """Return the law of one draw; 0 is the likeliest."""
@@ -95,7 +98,7 @@ class ReplicaLaws:
 
     def of_draws(self, draws: np.ndarray) -> "ReplicaLaws":
         """Return some of the draws."""
-        return ReplicaLaws(self.scheduler, self.terms[draws])
+        return replace(self, terms=self.terms[draws])
 
     def most_decoding(self, request: MeanRequest) -> float:
         """Return the sequences that can decode at once, of requests like this one."""
@@ -499,8 +502,18 @@ class BorneRates:
     ) -> list[np.ndarray]:
         """Return the same within each of some limits, by what the target asks, each (draws,)."""
         rates = self._table(anchor).borne_rates(limits_ms)
+        most_rps = self.replica.measured.most_rps_of([*self.target.limits], limits_ms)
         with np.errstate(divide="ignore"):
-            return [in_steps(borne_rps) for borne_rps in rates]
+            return [
+                in_steps(np.minimum(borne_rps, most))
+                for borne_rps, most in zip(rates, most_rps, strict=True)
+            ]
+
+    def most_measured_rps(self) -> float:
+        """Return the rate below the lowest one that was measured to break a limit."""
+        limits = self.target.limits.items()
+        measured = self.replica.measured
+        return min(measured.most_rps(name, limit.limit_ms) for name, limit in limits)
 
     def _table(self, anchor: int) -> LoadTable:
         units, _ = unit_limits(asked_of(self.target))

@@ -277,7 +277,9 @@ def drawn_loads(
     demand = days.likeliest
     borne_rps = borne.at(demand.rate_rps)
     if not is_read(server, days.traffic, target):
-        return _tried_loads(server, days, target, risk, borne_rps)
+        tried = _tried_loads(server, days, target, risk, borne_rps)
+        least = demand.rate_rps / borne.most_measured_rps()
+        return tried._replace(loads=np.maximum(tried.loads, least))
     if is_refusing(server, demand, target):
         return DrawnLoads(np.full(len(borne_rps), np.inf))
     with np.errstate(divide="ignore"):

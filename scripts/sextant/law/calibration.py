@@ -69,13 +69,16 @@ class Calibration(NamedTuple):
 
     def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, slo: SLO) -> np.ndarray:
         """Return draws in which no load is met at or above one measured to break the SLO."""
-        of_limits = limited(self.points, slo)
-        over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
-        is_broken = np.logical_or.reduce([is_refused(self.points, slo), *over])
-        broken_users = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
+        broken_users = self.broken(slo).groupby("gpu_profile_id")["users"].min()
         least_broken = X["gpu_profile_id"].map(broken_users).fillna(np.inf)
         is_above = (X["users"] >= least_broken).to_numpy()
         return np.where(is_above[:, None], BROKEN_MS, samples_ms)
+
+    def broken(self, slo: SLO) -> pd.DataFrame:
+        """Return the points that were measured to break the SLO."""
+        of_limits = limited(self.points, slo)
+        over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
+        return self.points[np.logical_or.reduce([is_refused(self.points, slo), *over])]
 
     def contradictions(self) -> list[Contradiction]:
         """Return the measurements outside of the law's 90% interval, the farthest first.

@@ -13,16 +13,17 @@ import pandas as pd
 from sextant.answer.option import Option
 from sextant.ask.case import Case
 from sextant.ask.forecast import Forecast
+from sextant.ask.probe import RATE
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.sizing import u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
-from sextant.facts.slo import SLO
+from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Calibration
-from sextant.pages.words import chance, usd_words
-from sextant.points.frame import LENGTHS, SERVING, judged
+from sextant.pages.words import chance, number, per_second, plural, usd_words
+from sextant.points.frame import LENGTHS, SERVING, judged, limited
 from sextant.recommend.recommendation import (
     Change,
     FarMeasurement,
@@ -59,6 +60,32 @@ def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
         basis_ms = float(row[f"{name}_ms"]) if row[name] else None
         far.append(FarMeasurement(contradiction, row[name] or None, basis_ms))
     return far
+
+
+def broken_notes(forecast: Forecast) -> list[str]:
+    """Return which load of a probe broke a limit on each GPU profile, the lowest one each."""
+    if forecast.calibration is None or forecast.case.probe is None:
+        return []
+    slo = forecast.slo
+    broken = forecast.calibration.broken(slo).sort_values("users")
+    broken = broken[broken["gpu_profile_id"].isin(forecast.case.probe["gpu_profile_id"])]
+    lowest = broken.drop_duplicates("gpu_profile_id")
+    latencies_ms = limited(lowest, slo)
+    notes = []
+    for index, row in enumerate(frame_rows(lowest)):
+        over = [
+            f"{METRICS[name]} {number(float(values[index]))} ms"
+            for name, values in latencies_ms.items()
+            if values[index] > slo.limits[name].limit_ms
+        ]
+        load = plural(row["users"], "user")
+        if row.get(RATE) is not None:
+            load = per_second(row[RATE])
+        notes.append(
+            f"Measured on {row['gpu_profile_id']}: {load} broke a limit ({', '.join(over)}), so no "
+            "replica is offered as many."
+        )
+    return notes
 
 
 def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:

@@ -29,6 +29,7 @@ from sextant.recommend.cost import (
 from sextant.recommend.decision import Decision, decide_case
 from sextant.recommend.measured import recommend_measured
 from sextant.recommend.options import (
+    broken_notes,
     cliff_notes,
     far_measurements,
     find_safest,
@@ -152,6 +153,7 @@ def _answer(
         settings_on=partial(settings_of, case),
         warnings=[
             *decision.basis_notes(outside),
+            *broken_notes(forecast),
             *drafting_notes(question, gains),
             *unmeasured.notes,
             *pools_notes,
