@@ -10,6 +10,7 @@ requests, and the requests/s that follow. Then gpt-oss-120b on 16 H200 under vLL
 
 import argparse
 import os
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -40,6 +41,12 @@ SPREAD = 1 / 9
 """Lengths are drawn within this share of their mean: the client draws them from 0.8 to 1.0 of the
 nominal ones (`--random-range-ratio 0.8` of sa-bench in github.com/NVIDIA/srt-slurm), and what the
 sources call a token, and so the law, is one of a nominal length."""
+SLOTS = Path(__file__).with_name("disaggregated_slots.tsv")
+"""`max_batch_size` of TensorRT-LLM's decode workers, for each copy of attention, as the recipes of
+github.com/NVIDIA/srt-slurm (recipes/trtllm) name it; which recipe a point ran is in `nvidia-master`
+of github.com/SemiAnalysisAI/InferenceX at 0004cf5 (none of them drafts). Other points have the
+engine's default: SGLang's recipes have room for all users, the oldest three of TensorRT-LLM are not
+there."""
 REPEATS = 0.01
 """Share by which requests/s of one layout differ between two runs, in the median of the mirror's
 repeated rows: of layouts that differ by less, a run of each does not say which is better."""
@@ -57,20 +64,20 @@ def fitted() -> tuple[Roofline, dict[str, GPUProfile], dict[str, LLM]]:
 
 
 def servers(
-    model: Roofline, keys: pd.DataFrame, facts: FactTables
+    model: Roofline, keys: pd.DataFrame, facts: FactTables, settings: Sequence[Settings]
 ) -> tuple[list[StepLaw], list[Scheduler]]:
-    """Return the likeliest law and the scheduler of one replica of each row."""
+    """Return the likeliest law and the scheduler of one replica of each row with its settings."""
     X = model.design(keys.assign(users=1.0), facts)
     phi, known = model.posterior_.most_likely(X), columns_of(X)
     law, limits = step_law(phi, known), batch_limits(phi, known)
     n = len(keys)
     terms = np.stack([np.broadcast_to(getattr(law, name), n) for name in NAMES], axis=1)
     found = []
-    for place, key in enumerate(keys.itertuples()):
-        kv_tokens = int(limits.kv_tokens[place])
+    for stated, tokens, key in zip(settings, limits.kv_tokens, keys.itertuples(), strict=True):
+        kv_tokens = int(tokens)
         devices = facts.profiles[key.gpu_profile_id].devices
-        settings = key.engine, key.engine_version, key.data_parallel
-        found.append(Settings().scheduler(kv_tokens, kv_tokens, devices, *settings))
+        engine = key.engine, key.engine_version, key.data_parallel
+        found.append(stated.scheduler(kv_tokens, kv_tokens, devices, *engine))
     # Statistics of load tests over the law: those of ITL belong to the steps.
     terms[:, [NAMES.index(name) for name in NAMES if name.endswith("_ms")]] *= np.exp(phi[:, -1:])
     return [StepLaw.of(values) for values in terms], found
@@ -90,9 +97,17 @@ def means(made: Simulation) -> tuple[float, float]:
     return 1e3 * made.ttft_s[is_ok].mean(), 1e3 * np.nanmean(made.tpot_s[is_ok])
 
 
+def decode_settings(table: pd.DataFrame) -> list[Settings]:
+    """Return the settings of each point's decode workers: those that its recipe states."""
+    slots = pd.read_csv(SLOTS, sep="\t")
+    stated = table.merge(slots, how="left", validate="many_to_one")["decode_slots"]
+    return [Settings(max_num_seqs=None if n != n else int(n)) for n in stated]
+
+
 def deepseek(model: Roofline) -> pd.DataFrame:
     """Return one row per point of `disaggregated/`."""
     table = pd.read_csv(MIRROR / "disaggregated" / "silicon_disagg.csv")
+    settings = {"prefill": [Settings()] * len(table), "decode": decode_settings(table)}
     llm = load_llm(MIRROR / "hf_configs" / "deepseek-ai--DeepSeek-V3.json")
     sizes = {pool: table[f"{pool}_gpus_per_worker"].astype(int) for pool in ("prefill", "decode")}
     pools, profiles = {}, {}
@@ -113,7 +128,8 @@ def deepseek(model: Roofline) -> pd.DataFrame:
                 "source": "other",
             }
         )
-        pools[pool] = (keys, *servers(model, keys, FactTables({"deepseek": llm}, profiles)))
+        facts = FactTables({"deepseek": llm}, profiles)
+        pools[pool] = (keys, *servers(model, keys, facts, settings[pool]))
     rows = []
     for place, point in table.iterrows():
         of = {}
@@ -177,7 +193,7 @@ def gpt_oss(model: Roofline, profiles: dict[str, GPUProfile], llms: dict[str, LL
             "source": "archive:inferencex",
         }
     )
-    laws, plans = servers(model, keys, FactTables(llms, profiles))
+    laws, plans = servers(model, keys, FactTables(llms, profiles), [Settings()] * len(keys))
     counts = int(point["prefill_workers"]), int(point["decode_workers"])
     pools = [ReplicaPool(*each) for each in zip(plans, laws, counts, strict=True)]
     llm = served(llms[llm_id], "mxfp4")
