@@ -11,18 +11,20 @@ import pandas as pd
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
-from sextant.ask.probe import RATE
+from sextant.ask.probe_laws import (
+    LEAST_DRAWS,
+    probed_loads,
+    rate_measurements,
+    scales_elsewhere,
+)
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
-from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_sheet
 from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
-from sextant.facts.slo import SLO, are_alike
-from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop, open_loop
 from sextant.law.roofline import Roofline
-from sextant.points.frame import KEYS, LENGTHS, limited
+from sextant.points.frame import KEYS
 from sextant.simulate.simulation import Scheduler, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
@@ -268,14 +270,25 @@ class _GPULaws:
 
     def draw(self, n_draws: int) -> dict[str, ReplicaLaws]:
         """Return the likeliest law and draws of it on each GPU profile."""
-        seed = self.case.question.seed
-        terms = self.model.step_laws(self.rows, n_draws, seed)
+        case = self.case
+        # What lies beyond the law is told by enough draws of it.
+        n_drawn = n_draws if case.probe is None else max(n_draws, LEAST_DRAWS)
+        terms = self.model.step_laws(self.rows, n_drawn, case.question.seed)
         drawn = dict(zip(self.profiles, terms, strict=True))
+        schedulers = {
+            name: _scheduler(case, self.settings, profile)
+            for name, profile in self.profiles.items()
+        }
+        probed = {name: probed_loads(case, name, schedulers[name], drawn[name]) for name in drawn}
+        kept = {name: values[: 1 + n_draws] for name, values in drawn.items()}
+        coupled = _coupled(kept, self.profiles, case.lengths[0])
+        elsewhere = scales_elsewhere([it for it in probed.values() if it], n_draws, case)
         laws = {}
-        for name, coupled in _coupled(drawn, self.profiles, self.case.lengths[0]).items():
-            scheduler = _scheduler(self.case, self.settings, self.profiles[name])
-            calibrated = _calibrated(self.case, name, scheduler, coupled)
-            laws[name] = ReplicaLaws(scheduler, calibrated, _rate_measurements(self.case, name))
+        for name, likely in coupled.items():
+            loads = probed[name]
+            fitted = likely * elsewhere if loads is None else loads.fitted(likely)
+            measured = rate_measurements(case, name)
+            laws[name] = ReplicaLaws(schedulers[name], fitted, measured)
         return laws
 
 
@@ -290,61 +303,6 @@ def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler
         case.serving.engine_version,
         case.serving.copies(profile),
     )
-
-
-def _calibrated(case: Case, profile_id: str, scheduler: Scheduler, terms: np.ndarray) -> np.ndarray:
-    """Return laws, (1 + draws, terms), that also give what the probe measured there."""
-    probe = case.probe
-    if probe is None:
-        return terms
-    probe = probe[probe["gpu_profile_id"] == profile_id]
-    if probe.empty:
-        return terms
-    # Few questions have a probe.
-    from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
-
-    column = {name: probe[name].to_numpy(float) for name in probe.select_dtypes("number")}
-    inputs = column["input_tokens"]
-    outputs = column["output_tokens"].clip(min=2)
-    load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
-    is_open = not np.isnan(column[RATE]).any()
-    means = _likeliest_means(terms, scheduler, load, column[RATE if is_open else "users"], is_open)
-    # Where E2E alone was measured both latencies are in the likeliest law's proportion.
-    is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
-    factor = column["e2e_ms"] / means.e2e_ms
-    result = ProbeResult(
-        load,
-        ttft_ms=np.where(is_whole, factor * means.ttft_ms, column["nttft_ms"] * inputs),
-        itl_ms=np.where(is_whole, factor * means.itl_ms, column["itl_ms"]),
-        users=column["users"],
-        request_rate_rps=column[RATE] if is_open else None,
-    )
-    return fit_laws_to_probe(terms, scheduler, result, case.question.seed)
-
-
-_ALL_MEDIANS = SLO(
-    "all", ttft_ms=1, nttft_ms=1, itl_ms=1, tpot_ms=1, e2e_ms=1, percentile=50, users=1
-)
-"""Limits on all metrics: what follows from a probe's latencies is at the probe's percentile."""
-
-
-def _rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
-    """Return what the probe says of rates of requests like the asked ones on a GPU profile."""
-    probe = case.probe
-    if probe is None:
-        return UNMEASURED
-    is_rate = probe[RATE].notna() & (probe["gpu_profile_id"] == profile_id)
-    rows = probe[is_rate & are_alike(probe[LENGTHS].to_numpy(float), case.lengths)]
-    return RateMeasurements(rows[RATE].to_numpy(float), limited(rows, _ALL_MEDIANS))
-
-
-def _likeliest_means(
-    terms: np.ndarray, scheduler: Scheduler, load: MeanLoad, loads: np.ndarray, is_open: bool
-) -> Means:
-    """Return what the likeliest law gives at some loads, (loads,): rates, or users."""
-    law = StepLaw.of(terms[0])
-    limits = BatchLimits.of(scheduler)
-    return (open_loop if is_open else closed_loop)(law, limits, load, loads)
 
 
 def _coupled(

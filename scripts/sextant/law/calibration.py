@@ -13,6 +13,8 @@ _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
 MEASUREMENT_NOISE = 0.05
 """Standard deviation of the logarithm of a measurement."""
+_BEYOND_REACH = np.log(16.0)
+"""The same of what lies beyond the law."""
 _NUGGET = 1e-3
 """Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
 BROKEN_MS = 1e12
@@ -46,24 +48,30 @@ class Calibration(NamedTuple):
 
         Each draw of the law, (draws, rows of `X`, 2), is moved by its own errors there (kriging
         over the logarithm of the users). Away from measurements it moves by an unknown share of the
-        median error: measurements that contradict the law make the interval wider.
+        median error: measurements that contradict the law make the interval wider. What lies beyond
+        the law (`beyond_law`) moves loads farther away, as it is the server that the law does not
+        know, not one load of it; and other GPU profiles by the unknown share.
         """
         samples_ms = samples_ms.copy()
         random = np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
         missed += random.normal(0, MEASUREMENT_NOISE, missed.shape)
         share = random.uniform(0, 1, (len(missed), 1))
+        beyond = beyond_law(self.points[TARGETS].to_numpy(float), self.samples_ms)
         log_users = np.log(X["users"].to_numpy(float))
         for side, target in enumerate(TARGETS):
             measured = self.points[self.points[target].notna()]
+            if len(measured):
+                is_other = ~X["gpu_profile_id"].isin(measured["gpu_profile_id"]).to_numpy()
+                moved = share * np.median(beyond[measured.index, side])
+                samples_ms[:, is_other, side] *= np.exp(moved)
             for profile_id, part in measured.groupby("gpu_profile_id"):
                 rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
                 at = np.log(part["users"].to_numpy(float))
-                among = _nearness(at, at) + _NUGGET * np.eye(len(at))
-                near = np.linalg.solve(among, _nearness(log_users[rows], at).T)
-                far = np.clip(1 - near.sum(axis=0), 0, 1)
-                errors = missed[:, part.index, side]
-                moved = errors @ near + far * share * np.median(errors)
+                excess = beyond[part.index, side]
+                errors = missed[:, part.index, side] - excess
+                moved = _moved(log_users[rows], at, errors, share, _REACH)
+                moved += _moved(log_users[rows], at, excess, share, _BEYOND_REACH)
                 samples_ms[:, rows, side] *= np.exp(moved)
         return samples_ms
 
@@ -107,6 +115,38 @@ class Calibration(NamedTuple):
         return [it for _, it in sorted(ranked, key=lambda pair: -pair[0])]
 
 
-def _nearness(log_users: np.ndarray, others: np.ndarray) -> np.ndarray:
+def beyond_law(measured_ms: np.ndarray, samples_ms: np.ndarray) -> np.ndarray:
+    """Return how far measurements are outside of a law's 90% interval, in logarithms.
+
+    It is 0 inside, and where nothing was measured.
+
+    Args:
+        measured_ms: of any shape; NaN: not measured.
+        samples_ms: the law's draws of them, (draws, ...).
+    """
+    low, high = np.log(np.quantile(samples_ms, INTERVAL, axis=0))
+    logs = np.log(measured_ms)
+    return np.nan_to_num(logs - np.clip(logs, low, high), posinf=0.0, neginf=0.0)
+
+
+def _moved(
+    log_users: np.ndarray, at: np.ndarray, errors: np.ndarray, share: np.ndarray, reach: float
+) -> np.ndarray:
+    """Return by how much loads are moved, in logarithms, (draws, loads).
+
+    Args:
+        log_users: of the loads.
+        at: logarithms of the measured users, (points,).
+        errors: at the measured users, (draws, points), or (points,) in all draws.
+        share: of the median error far away, (draws, 1).
+        reach: logarithm of the users at which an error counts for 1/e.
+    """
+    among = _nearness(at, at, reach) + _NUGGET * np.eye(len(at))
+    near = np.linalg.solve(among, _nearness(log_users, at, reach).T)
+    far = np.clip(1 - near.sum(axis=0), 0, 1)
+    return np.asarray(errors @ near + far * share * np.median(errors))
+
+
+def _nearness(log_users: np.ndarray, others: np.ndarray, reach: float) -> np.ndarray:
     """Return the correlation of errors at two loads, (loads, other loads)."""
-    return np.exp(-np.abs(log_users[:, None] - others[None, :]) / _REACH)
+    return np.exp(-np.abs(log_users[:, None] - others[None, :]) / reach)

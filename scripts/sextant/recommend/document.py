@@ -180,7 +180,7 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
             f"{row.gpu_profile_id} with {plural(row.users, 'user')} is far from what the law says "
             f"({number(times * row.predicted_ms)} ms, 90% interval {number(times * row.low_ms)} to "
             f"{number(times * row.high_ms)}): near this load the measurement outweighs the "
-            "law, and the intervals are wider."
+            "law; at other loads, and on other GPU profiles, the intervals are wider."
         )
     if (more := len(answer.contradictions) - _N_CONTRADICTIONS) > 0:
         lines.append(f"{plural(more, 'more measurement')} like that.")

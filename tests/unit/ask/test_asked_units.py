@@ -114,11 +114,20 @@ def test_draws_go_through_what_was_measured_and_spread_away_from_it() -> None:
     # At its own load a measurement has its own noise, however far the law is.
     assert middle[1] == pytest.approx([40, 60], rel=0.01)
     assert (high / low)[1] == pytest.approx(np.exp(2 * 1.645 * 0.05), rel=0.02)
-    assert 20 < middle[0, 1] < 60 and np.array_equal(moved[:, 3], samples_ms[:, 3])
+    # What lies beyond the law is not of one load.
+    assert 50 < middle[0, 1] < 60
+    # Nobody knows how much of what is beyond the law holds on another GPU profile.
+    beyond = np.array([40, 60]) / np.quantile(samples_ms[:, 1], 0.95, axis=0)
+    assert middle[3] == pytest.approx(20.1 * beyond**0.5, rel=0.05)
+    own_width = np.divide(*np.quantile(samples_ms[:, 3], [0.95, 0.05], axis=0))
+    assert ((high / low)[3] > 1.1 * own_width).all()
     # Far away nobody knows how much of it holds.
     assert (high / low)[2, 1] > 1.5 * np.divide(*np.quantile(samples_ms[:, 2, 1], [0.95, 0.05]))
     assert {row.latency for row in own.contradictions()} == {"nttft", "itl"}
     capped = own.capped(X, moved, SLO("s", itl_ms=50, percentile=50, users=1))
+    near = X.iloc[[1]].assign(nttft_ms=21.0, itl_ms=19.0).reset_index(drop=True)
+    within = Calibration(near, samples_ms[:, [1]], 0).corrected(X, samples_ms)
+    assert np.array_equal(within[:, 3], samples_ms[:, 3])  # the law says as much
     assert (capped[:, [1, 2]] > 1e9).all() and np.array_equal(capped[:, [0, 3]], moved[:, [0, 3]])
 
 

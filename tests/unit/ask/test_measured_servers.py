@@ -36,9 +36,20 @@ def simulated(**more) -> tuple[float, float]:
 
 def replicas(probe, **load) -> int:
     """Return the replicas that a load needs, by an answer that rests on the measurement."""
-    limits = {"ttft_ms": "400", "tpot_ms": "40", "gpu_profiles": "1xH100-80GB", "risk": 0.5}
-    answer = sextant.recommend(**ASKED, **limits, **load, probe=probe).to_dict()
-    return answer["replicas"] or 10**6
+    return answered(probe, risk=0.5, **load).to_dict()["replicas"] or 10**6
+
+
+def answered(probe, gpu_profiles="1xH100-80GB", **more):
+    limits = {"ttft_ms": "400", "tpot_ms": "40", "gpu_profiles": gpu_profiles}
+    return sextant.recommend(**ASKED, **limits, **more, probe=probe)
+
+
+def written(folder, ttft_ms: float, tpot_ms: float) -> str:
+    """Write a probe of one load; return its path."""
+    probe = folder / f"probe-{ttft_ms:.0f}.csv"
+    row = f"1xH100-80GB,{USERS},{ttft_ms:.2f},{tpot_ms:.3f}"
+    probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{row}\n")
+    return str(probe)
 
 
 @pytest.fixture
@@ -47,10 +58,7 @@ def measured(request, likeliest, tmp_path):
     ttft_ms, tpot_ms = (
         times * ms for times, ms in zip(SERVERS[request.param], likeliest, strict=True)
     )
-    probe = tmp_path / "probe.csv"
-    row = f"1xH100-80GB,{USERS},{ttft_ms:.2f},{tpot_ms:.3f}"
-    probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{row}\n")
-    return str(probe), ttft_ms, tpot_ms
+    return written(tmp_path, ttft_ms, tpot_ms), ttft_ms, tpot_ms
 
 
 @pytest.mark.slow
@@ -71,3 +79,22 @@ def test_more_load_never_takes_fewer_replicas_and_rates_agree_with_users(measure
     assert needed == sorted(needed)
     # Half the measured rate has fewer users at once than 16.
     assert replicas(probe, request_rate=0.5 * rate) <= needed[0]
+
+
+@pytest.mark.slow
+def test_another_gpu_is_less_certain_where_the_measurement_is_far_from_the_law(
+    likeliest, tmp_path
+) -> None:
+    as_told, slow = (written(tmp_path, *(times * ms for ms in likeliest)) for times in (1, 3))
+    other = {"gpu_profiles": "1xA100-80GB", "risk": 0.1}
+    for load, times in (({"users": 64}, 3), ({"request_rate": 60}, 1.8)):
+        expected, wary = (answered(probe, **other, **load) for probe in (as_told, slow))
+        assert wary.to_dict()["replicas"] >= times * expected.to_dict()["replicas"]
+        assert "is far from what the law says" in str(wary)
+        assert "on other GPU profiles, the intervals are wider" in str(wary)
+    widths = [
+        latency["tpot_hi_ms"] / latency["tpot_lo_ms"]
+        for probe in (as_told, slow)
+        for latency in [answered(probe, **other, users=8).to_dict()["latency"]]
+    ]
+    assert widths[1] > 1.2 * widths[0]

@@ -1,0 +1,134 @@
+"""What a probe says of the laws of a step: on the GPU profile that was measured, and on others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sextant.ask.case import Case
+from sextant.ask.probe import RATE
+from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
+from sextant.facts.slo import SLO, are_alike
+from sextant.law.calibration import BROKEN_MS, beyond_law
+from sextant.law.means import (
+    STEP_TERMS,
+    BatchLimits,
+    MeanLoad,
+    Means,
+    broadcast_laws,
+    closed_loop,
+    open_loop,
+)
+from sextant.points.frame import LENGTHS, limited
+from sextant.simulate.simulation import NAMES, Scheduler
+
+LEAST_DRAWS = 200
+"""Draws of the law that tell what lies beyond it."""
+_ALL_MEDIANS = SLO(
+    "all", ttft_ms=1, nttft_ms=1, itl_ms=1, tpot_ms=1, e2e_ms=1, percentile=50, users=1
+)
+"""Limits on all metrics: what follows from a probe's latencies is at the probe's percentile."""
+
+
+def rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
+    """Return what the probe says of rates of requests like the asked ones on a GPU profile."""
+    probe = case.probe
+    if probe is None:
+        return UNMEASURED
+    is_rate = probe[RATE].notna() & (probe["gpu_profile_id"] == profile_id)
+    rows = probe[is_rate & are_alike(probe[LENGTHS].to_numpy(float), case.lengths)]
+    return RateMeasurements(rows[RATE].to_numpy(float), limited(rows, _ALL_MEDIANS))
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedLoads:
+    """Loads of one GPU profile that were measured, beside the law's draws of them."""
+
+    scheduler: Scheduler
+    load: MeanLoad
+    users: np.ndarray  #: Of each load.
+    request_rate_rps: np.ndarray | None  #: Of each load; None: users were measured.
+    latencies_ms: np.ndarray  #: TTFT and ITL, (loads, 2); NaN: not measured.
+    beyond: np.ndarray
+    """How far TTFT and ITL lie beyond the law, in logarithms, the median over the loads, (2,)."""
+    seed: int
+
+    def fitted(self, terms: np.ndarray) -> np.ndarray:
+        """Return laws, (1 + draws, terms), that give what was measured."""
+        # Few questions have a probe.
+        from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
+
+        result = ProbeResult(
+            self.load,
+            ttft_ms=self.latencies_ms[:, 0],
+            itl_ms=self.latencies_ms[:, 1],
+            users=self.users,
+            request_rate_rps=self.request_rate_rps,
+        )
+        return fit_laws_to_probe(terms, self.scheduler, result, self.seed)
+
+
+def probed_loads(
+    case: Case, profile_id: str, scheduler: Scheduler, terms: np.ndarray
+) -> ProbedLoads | None:
+    """Return what was measured on a GPU profile; None: nothing was.
+
+    `terms` are the law's, (1 + draws, terms), the likeliest first.
+    """
+    probe = case.probe
+    if probe is None:
+        return None
+    probe = probe[probe["gpu_profile_id"] == profile_id]
+    if probe.empty:
+        return None
+    column = {name: probe[name].to_numpy(float) for name in probe.select_dtypes("number")}
+    inputs = column["input_tokens"]
+    outputs = column["output_tokens"].clip(min=2)
+    load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
+    rates_rps = None if np.isnan(column[RATE]).any() else column[RATE]
+
+    means = _means(terms, scheduler, load, column["users"], rates_rps)
+    # Where E2E alone was measured both latencies are in the likeliest law's proportion.
+    is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
+    factor = column["e2e_ms"] / means.e2e_ms[0]
+    ttft_ms = np.where(is_whole, factor * means.ttft_ms[0], column["nttft_ms"] * inputs)
+    itl_ms = np.where(is_whole, factor * means.itl_ms[0], column["itl_ms"])
+    latencies_ms = np.stack([ttft_ms, itl_ms], axis=-1)
+    drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
+    drawn_ms = np.nan_to_num(drawn_ms, nan=BROKEN_MS)  # saturated
+    beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
+    return ProbedLoads(
+        scheduler, load, column["users"], rates_rps, latencies_ms, beyond, case.question.seed
+    )
+
+
+def _means(
+    terms: np.ndarray,
+    scheduler: Scheduler,
+    load: MeanLoad,
+    users: np.ndarray,
+    rates_rps: np.ndarray | None,
+) -> Means:
+    """Return what laws give at some loads, (laws, loads): rates, or users."""
+    law = broadcast_laws(terms)
+    limits = BatchLimits.of(scheduler)
+    if rates_rps is None:
+        return closed_loop(law, limits, load, users)
+    return open_loop(law, limits, load, rates_rps)
+
+
+def scales_elsewhere(probed: Sequence[ProbedLoads], n_draws: int, case: Case) -> np.ndarray:
+    """Return factors of the terms of laws on GPU profiles that were not measured.
+
+    As `Calibration.corrected` moves latencies there: by a share of what lies beyond the law, which
+    is not known. Shape (1 + draws, terms); the likeliest law takes the mean share.
+    """
+    scales = np.ones((1 + n_draws, len(NAMES)))
+    if not probed:
+        return scales
+    first, later = np.median([loads.beyond for loads in probed], axis=0)
+    shares = np.append(0.5, np.random.default_rng(case.question.seed).uniform(0, 1, n_draws))
+    for name in STEP_TERMS:
+        scales[:, NAMES.index(name)] = np.exp(later * shares)
+    scales[:, NAMES.index("request_ms")] = np.exp(first * shares)
+    return scales
