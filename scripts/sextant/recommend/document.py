@@ -177,7 +177,7 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
             times = answer.serving.requests.inputs.mean
         lines.append(
             f"{_measurement_words(far, name, percentile, times * row.measured_ms)} on "
-            f"{row.gpu_profile_id} with {plural(row.users, 'user')} is far from what the law says "
+            f"{row.gpu_profile_id} {far.load_words} is far from what the law says "
             f"({number(times * row.predicted_ms)} ms, 90% interval {number(times * row.low_ms)} to "
             f"{number(times * row.high_ms)}): near this load the measurement outweighs the "
             "law; at other loads, and on other GPU profiles, the intervals are wider."

@@ -58,7 +58,9 @@ def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
         name = "ttft_basis" if contradiction.latency == "nttft" else "itl_basis"
         row = rows.loc[(contradiction.gpu_profile_id, contradiction.users)]
         basis_ms = float(row[f"{name}_ms"]) if row[name] else None
-        far.append(FarMeasurement(contradiction, row[name] or None, basis_ms))
+        rate_rps = float(row.get(RATE, math.nan))
+        stated_rps = None if math.isnan(rate_rps) else rate_rps
+        far.append(FarMeasurement(contradiction, row[name] or None, basis_ms, stated_rps))
     return far
 
 
@@ -78,9 +80,8 @@ def broken_notes(forecast: Forecast) -> list[str]:
             for name, values in latencies_ms.items()
             if values[index] > slo.limits[name].limit_ms
         ]
-        load = plural(row["users"], "user")
-        if row.get(RATE) is not None:
-            load = per_second(row[RATE])
+        rate_rps = row.get(RATE)
+        load = plural(row["users"], "user") if rate_rps is None else per_second(rate_rps)
         notes.append(
             f"Measured on {row['gpu_profile_id']}: {load} broke a limit ({', '.join(over)}), so no "
             "replica is offered as many."

@@ -20,7 +20,7 @@ from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
-from sextant.pages.words import number
+from sextant.pages.words import number, per_second, plural
 from sextant.predict.predictor import INTERVAL
 
 
@@ -52,10 +52,20 @@ class FarMeasurement:
     """Statistic that its percentile is estimated from, e.g. `median`; None: it was measured."""
     basis_ms: float | None
     """Value of that statistic, of TTFT or ITL."""
+    request_rate_rps: float | None = None
+    """Of a measured rate, whose users follow from it; None: users were measured."""
+
+    @property
+    def load_words(self) -> str:
+        """The load that was measured, e.g. `with 8 users`."""
+        if self.request_rate_rps is None:
+            return f"with {plural(self.contradiction.users, 'user')}"
+        return f"at {per_second(self.request_rate_rps)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in the JSON."""
-        return {**self.contradiction._asdict(), "basis": self.basis, "basis_ms": self.basis_ms}
+        more = {"basis": self.basis, "basis_ms": self.basis_ms}
+        return {**self.contradiction._asdict(), **more, "request_rate_rps": self.request_rate_rps}
 
 
 class UsersServed(NamedTuple):

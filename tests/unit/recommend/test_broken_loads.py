@@ -34,14 +34,14 @@ def without_a_store(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("column", "load", "words"),
+    ("column", "load", "words", "far"),
     [
-        ("request_rate_rps", {"request_rate_rps": 24.0}, "6 requests/s broke a limit"),
-        ("users", {"users": 24}, "6 users broke a limit"),
+        ("request_rate_rps", {"request_rate_rps": 24.0}, "6 requests/s", "at 6 requests/s"),
+        ("users", {"users": 24}, "6 users", "with 6 users"),
     ],
 )
 def test_a_load_that_broke_a_limit_is_never_offered_and_said_so(
-    tmp_path, column, load, words
+    tmp_path, column, load, words, far
 ) -> None:
     probe = tmp_path / "probe.csv"
     # By the law 6 a second are far from the limit: a jump that it does not know of.
@@ -51,7 +51,11 @@ def test_a_load_that_broke_a_limit_is_never_offered_and_said_so(
     asked = Question(SLO("asked", **LIMITS, **load), **what, probe=probe, risk=0.1)
     answer = recommended(asked)
     assert answer["replicas"] > 4
-    assert f"Measured on 1xH100-80GB: {words} (TTFT 500 ms), so no replica" in answer["text"]
+    assert (
+        f"Measured on 1xH100-80GB: {words} broke a limit (TTFT 500 ms), so no replica"
+        in answer["text"]
+    )
+    assert f"Measured TTFT of 500 ms on 1xH100-80GB {far} is far from" in answer["text"]
     for row in answer["options"]:
         assert row["probability_met"] == 0 or 24 / row["replicas"] < 6
     looser = replace(asked, slo=replace(asked.slo, ttft_ms=600.0))
