@@ -45,6 +45,13 @@ def test_a_latency_that_no_server_has_is_one_error(tmp_path, row, field, fix, lo
     assert all(word in said for word in (str(path), "line 3", f"'{field}'", fix)), said
 
 
+def test_gaps_between_tokens_that_come_together_are_asked_for_as_tpot(tmp_path) -> None:
+    path = tmp_path / "probe.csv"
+    path.write_text("gpu_profile_id,users,itl_ms\n1xH100-80GB,1,0.036\n")
+    with pytest.raises(InputError, match="line 2, field 'itl_ms'.*or tpot_ms, where tokens come"):
+        read_probe(path, "new", LLAMA, H100, (500.0, 66.0))
+
+
 def test_a_large_llm_takes_longer_and_more_gpus_less() -> None:
     large = replace(LLAMA, n_flop_parameters=100 * LLAMA.n_flop_parameters)
     (gpu_profile,) = H100.values()
