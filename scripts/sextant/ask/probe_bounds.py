@@ -3,8 +3,8 @@
 The bounds are far from every measurement that is known (`tests/unit/ask/test_probe_bounds.py` has
 all points that ship between them). Drafts, sparse experts, prefix caches and fewer bits make a
 server fast, so prompts have no bound of their own: a cache may hold all but one token of each.
-Clients that get several tokens at once, of drafts, report gaps of hundredths of a millisecond: these
-are no time per token, which TPOT is.
+Clients that get several tokens at once report gaps of hundredths of a millisecond between them:
+these are no time per token, and TPOT is asked for.
 """
 
 from collections.abc import Mapping
@@ -78,11 +78,10 @@ class PossibleLatencies:
         return f"{said}: no client waits longer than {number(self.most_ms[name])} ms"
 
     def _fix(self, name: str, value_ms: float) -> str:
+        fix = self._in_milliseconds(name, value_ms)
         if name == "itl_ms" and value_ms < self.least_ms[name]:
-            return (
-                f"{self._in_milliseconds(name, value_ms)}; or tpot_ms, where tokens come together"
-            )
-        return self._in_milliseconds(name, value_ms)
+            fix += "; or give tpot_ms alone, where several tokens come at once"
+        return fix
 
     def _in_milliseconds(self, name: str, value_ms: float) -> str:
         for unit, factor in (("s", 1e3), ("µs", 1e-3), ("ns", 1e-6)):
