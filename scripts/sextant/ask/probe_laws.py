@@ -9,15 +9,13 @@ from sextant.ask.case import Case
 from sextant.ask.probe import RATE
 from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
 from sextant.facts.slo import SLO, are_alike
-from sextant.law.calibration import BROKEN_MS, beyond_law
+from sextant.law.calibration import beyond_law
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
     MeanLoad,
-    Means,
     broadcast_laws,
     closed_loop,
-    open_loop,
 )
 from sextant.points.frame import LENGTHS, limited
 from sextant.simulate.simulation import NAMES, Scheduler
@@ -56,7 +54,7 @@ class ProbedLoads:
     def fitted(self, terms: np.ndarray) -> np.ndarray:
         """Return laws, (1 + draws, terms), that give what was measured."""
         # Few questions have a probe.
-        from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
+        from sextant.law.probed_server import ProbeResult, fit_laws_to_probe
 
         result = ProbeResult(
             self.load,
@@ -87,7 +85,9 @@ def probed_loads(
     load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
     rates_rps = None if np.isnan(column[RATE]).any() else column[RATE]
 
-    means = _means(terms, scheduler, load, column["users"], rates_rps)
+    # A rate may saturate the law; the users in flight do not.
+    law = broadcast_laws(terms)
+    means = closed_loop(law, BatchLimits.of(scheduler), load, column["users"])
     # Where E2E alone was measured both latencies are in the likeliest law's proportion.
     is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
     factor = column["e2e_ms"] / means.e2e_ms[0]
@@ -95,26 +95,10 @@ def probed_loads(
     itl_ms = np.where(is_whole, factor * means.itl_ms[0], column["itl_ms"])
     latencies_ms = np.stack([ttft_ms, itl_ms], axis=-1)
     drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
-    drawn_ms = np.nan_to_num(drawn_ms, nan=BROKEN_MS)  # saturated
     beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
     return ProbedLoads(
         scheduler, load, column["users"], rates_rps, latencies_ms, beyond, case.question.seed
     )
-
-
-def _means(
-    terms: np.ndarray,
-    scheduler: Scheduler,
-    load: MeanLoad,
-    users: np.ndarray,
-    rates_rps: np.ndarray | None,
-) -> Means:
-    """Return what laws give at some loads, (laws, loads): rates, or users."""
-    law = broadcast_laws(terms)
-    limits = BatchLimits.of(scheduler)
-    if rates_rps is None:
-        return closed_loop(law, limits, load, users)
-    return open_loop(law, limits, load, rates_rps)
 
 
 def scales_elsewhere(probed: Sequence[ProbedLoads], n_draws: int, case: Case) -> np.ndarray:

@@ -333,11 +333,22 @@ def broadcast_laws(values: np.ndarray) -> StepLaw:
     return StepLaw(*values.T[:, :, None])
 
 
+def scaled_laws(
+    laws: np.ndarray, log_scales: np.ndarray, groups: Sequence[TermGroup]
+) -> np.ndarray:
+    """Return laws, (laws, terms), of which groups of terms are scaled, (laws, groups).
+
+    A term of several groups takes the scales of all of them.
+    """
+    members = np.array([[float(name in group) for name in NAMES] for group in groups])
+    return laws * np.exp(log_scales @ members)
+
+
 class _Match(NamedTuple):
     """Laws, what their means should be, and how likely their scales are."""
 
     start: np.ndarray
-    members: np.ndarray  #: Whether each group has each term, (groups, terms).
+    groups: Sequence[TermGroup]
     precision: np.ndarray  #: Of the prior of each group's log scale, (groups,).
     predict: Callable[[StepLaw, np.ndarray, Near], Means]
     measured: np.ndarray
@@ -345,7 +356,7 @@ class _Match(NamedTuple):
 
     def scaled(self, laws: np.ndarray, scales: np.ndarray) -> np.ndarray:
         """Return the terms of some laws, by their indices, at their log scales."""
-        return self.start[laws] * np.exp(scales @ self.members)
+        return scaled_laws(self.start[laws], scales, self.groups)
 
     def residuals(
         self, laws: np.ndarray, scales: np.ndarray, near: Near = None
@@ -369,6 +380,7 @@ def match_means(
     predict: Callable[[StepLaw, np.ndarray, Near], Means],
     measured: np.ndarray,
     noise: np.ndarray | float,
+    first_log_scales: np.ndarray | float = 0.0,
 ) -> MatchedLaws:
     """Scale laws to measured means; return the most likely laws.
 
@@ -380,14 +392,14 @@ def match_means(
             indices in `start`, and of the sequences that decode at laws close by.
         measured: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN: not measured.
         noise: their standard deviation, broadcast.
+        first_log_scales: where to start, (laws, groups): a law that a rate saturates has no slope.
     """
-    members = np.array([[float(name in group) for name in NAMES] for group in groups])
     precision = 1 / np.asarray(prior_sd) ** 2
     noise = np.broadcast_to(noise, measured.shape)
-    match = _Match(start, members, precision, predict, measured, noise)
+    match = _Match(start, groups, precision, predict, measured, noise)
 
     every = np.arange(len(start))
-    scales = np.zeros((len(every), len(groups)))
+    scales = np.zeros((len(every), len(groups))) + first_log_scales
     hessians = np.empty((len(every), len(groups), len(groups)))
     residuals, decoding = match.residuals(every, scales)
     laws = every

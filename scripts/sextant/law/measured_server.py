@@ -1,4 +1,4 @@
-"""Step laws of a measured server, from its closed-loop requests or from a probe.
+"""The step law of a measured server, from its closed-loop requests.
 
 Where the times of tokens are known, the law starts from the steps that they show
 (`measured_steps`), else from a rough guess. Its terms are scaled until the mean latencies agree
@@ -17,17 +17,13 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.law.means import (
-    STEP_TERMS,
     BatchLimits,
     MeanLoad,
     Means,
-    Near,
     TermGroup,
-    Values,
     broadcast_laws,
     closed_loop,
     match_means,
-    open_loop,
 )
 from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
@@ -51,7 +47,7 @@ _GROUPS: tuple[TermGroup, ...] = (
 _BROAD_SD = (1.0,) * len(_GROUPS)
 _OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
 """Prior of terms that measured steps determine; steps say nothing about `request_ms`."""
-_LEAST_NOISE = 0.02
+LEAST_NOISE = 0.02
 """Least noise of a mean's logarithm: a level that is measured again differs by a few percent."""
 _ROUNDS = 3
 """Rounds of closed form and simulation."""
@@ -63,19 +59,6 @@ _REQUESTS_PER_USER = 10
 """Requests per user that stand for a point; load tests send about this number."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
-
-_PROBE_ROUNDS = 8
-"""Most simulations of a probe."""
-_STEP_OF_BIAS = 0.5
-"""Share of a difference to the simulation that a round removes."""
-_ANSWERS = 20
-"""Answers of each user in a simulation of a probe; the first two are not counted."""
-_SENT_PER_USER = 100
-"""Requests of each user there, of which most are not sent."""
-
-_PROBED: tuple[TermGroup, ...] = (("request_ms",), STEP_TERMS)
-_PROBED_SD = (1.5, 0.2)
-"""What a deployment adds to a request is not known before; the times of steps are, up to this."""
 
 
 class CalibratedLaws(NamedTuple):
@@ -160,11 +143,11 @@ class _Level:
         return float(rows["ttft_ms"].mean()), float(gaps_ms)
 
     def noise(self) -> list[float]:
-        """Return the standard errors of the logarithms of `means_ms`, at least `_LEAST_NOISE`."""
+        """Return the standard errors of the logarithms of `means_ms`, at least `LEAST_NOISE`."""
         rows = self.requests
         gaps_ms = (rows["e2e_ms"] - rows["ttft_ms"]) / (rows["output_tokens"] - 1)
         return [
-            float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
+            float(np.hypot(LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
             for values in (rows["ttft_ms"], gaps_ms)
         ]
 
@@ -176,10 +159,12 @@ class _Level:
         stream = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
         users = int(self.users)
         duration_s = rows["e2e_ms"].sum() / 1e3 / users
-        return _means_ms(simulate_closed(users, stream, scheduler, law, duration_s=duration_s))
+        return simulated_means_ms(
+            simulate_closed(users, stream, scheduler, law, duration_s=duration_s)
+        )
 
 
-def _means_ms(result: Simulation) -> np.ndarray:
+def simulated_means_ms(result: Simulation) -> np.ndarray:
     """Return mean TTFT, and mean gap between tokens over all tokens, shape (2,)."""
     counted = result.is_counted
     tpot_s = result.tpot_s[counted]
@@ -268,97 +253,3 @@ def _first_law(
         if of_steps := law_of_steps(pd.concat(steps)):
             return replace(of_steps, request_ms=rough.request_ms), _OF_STEPS_SD
     return rough, _BROAD_SD
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """Loads of a deployment and their measured latencies; arrays have one value per load."""
-
-    load: MeanLoad
-    ttft_ms: Values  #: NaN: not measured.
-    itl_ms: Values  #: NaN: not measured.
-    users: Values = 1.0  #: Of a closed loop.
-    request_rate_rps: Values | None = None  #: Of an open loop; None: the loop was closed.
-
-
-def fit_laws_to_probe(
-    laws: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int = 0
-) -> np.ndarray:
-    """Return laws that give the latencies of a probe.
-
-    Two scales are fitted: of the time that the deployment adds to a request, and of all terms of a
-    step.
-
-    Args:
-        laws: the most likely one, then draws, shape (laws, terms).
-        scheduler: the server's settings.
-        probe: the loads and their latencies.
-        seed: of the errors of measurement; each draw has errors of its own.
-    """
-    limits = BatchLimits.of(scheduler)
-
-    def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
-        if probe.request_rate_rps is None:
-            return closed_loop(law, limits, probe.load, np.atleast_1d(probe.users))
-        rates_rps = np.atleast_1d(probe.request_rate_rps)
-        return open_loop(law, limits, probe.load, rates_rps, near)
-
-    latencies_ms = np.concatenate([np.atleast_1d(probe.ttft_ms), np.atleast_1d(probe.itl_ms)])
-    measured = np.log(latencies_ms)
-    errors = np.random.default_rng(seed).normal(0, _LEAST_NOISE, (len(laws), len(measured)))
-    errors[0] = 0
-
-    # A draw that takes a request for free would need a scale without end.
-    column = NAMES.index("request_ms")
-    laws = laws.copy()
-    laws[:, column] = np.maximum(laws[:, column], laws[0, column])
-
-    def match(some_laws: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return match_means(some_laws, _PROBED, _PROBED_SD, predict, targets, _LEAST_NOISE).values
-
-    if probe.request_rate_rps is not None:
-        return match(laws, measured + errors)
-
-    # A simulated prompt waits for whole steps, so that its TTFT may jump over the measured one.
-    bias = nearest_bias = np.zeros_like(measured)
-    least_distance = np.inf
-    for _ in range(_PROBE_ROUNDS):
-        likeliest = match(laws[:1], measured[None] + bias)
-        means = predict(broadcast_laws(likeliest), np.zeros(1), None)
-        simulated_ms = _probe_simulated_ms(StepLaw.of(likeliest[0]), scheduler, probe, means, seed)
-        missed = np.nan_to_num(np.log(simulated_ms) - measured)
-        distance = float(np.abs(missed).max())
-        if distance < least_distance:
-            least_distance, nearest_bias = distance, bias
-        if distance < _LEAST_NOISE:
-            break
-        bias = bias - _STEP_OF_BIAS * missed
-    return match(laws, measured + errors + nearest_bias)
-
-
-def _probe_simulated_ms(
-    law: StepLaw, scheduler: Scheduler, probe: ProbeResult, means: Means, seed: int
-) -> np.ndarray:
-    """Return the mean TTFT, then ITL, of the loads of a closed loop, as the simulator has them.
-
-    `means` are those of the closed form: how long to simulate. `seed` is where users are met.
-    """
-    columns = (probe.users, probe.load.input_tokens, probe.load.output_tokens, means.e2e_ms[0])
-    simulated = []
-    for users, input_tokens, output_tokens, e2e_ms in zip(
-        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
-    ):
-        n = _SENT_PER_USER * int(users)
-        inputs, outputs = (np.full(n, np.ceil(it)) for it in (input_tokens, output_tokens))
-        stream = RequestStream.of_users(int(users), inputs, outputs, seed)
-        answer_s = e2e_ms / 1e3
-        result = simulate_closed(
-            int(users),
-            stream,
-            scheduler,
-            law,
-            duration_s=_ANSWERS * answer_s,
-            warmup_s=2 * answer_s,
-        )
-        simulated.append(_means_ms(result))
-    return np.transpose(simulated).ravel()

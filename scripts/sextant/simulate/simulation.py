@@ -306,7 +306,7 @@ def simulate_closed(
         raise InputError("a request is too long for the server", field="requests", fix=fix)
     table["arrival_s"] = 0.0
     table["deadline_s"] = scheduler.timeout_s
-    table["is_counted"] = warmup_s <= 0
+    table["is_counted"] = warmup_s <= 0 and not requests.begins_amid
     table["status"][users:] = UNSENT
     routing.run_closed(tables, users)
     if not (table["status"] == UNSENT).any():
@@ -377,14 +377,15 @@ def summarise(
     `limits_ms`, by `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's gaps, which is its
     TPOT), `tpot_ms` and `e2e_ms`.
 
-    Raises InputError: no request came after the warm-up, or a limit is of another latency.
+    Raises InputError: no request is counted, or a limit is of another latency.
     """
     from sextant.points.metrics import STATISTICS, meets_limits, statistics
 
     s = simulation
     if not s.is_counted.any():
-        fix = "shorten the warm-up, or give more requests"
-        raise InputError("no request came after the warm-up", field="warmup_s", fix=fix)
+        fix = "shorten the warm-up, or simulate longer"
+        problem = "no request is counted: all came before the warm-up ended, or were users' first"
+        raise InputError(problem, field="warmup_s", fix=fix)
     is_ok = s.is_counted & (s.status == OK)
     ttft_ms = s.ttft_s[is_ok] * 1e3
     tpot_ms = s.tpot_s[is_ok] * 1e3

@@ -121,6 +121,8 @@ class RequestStream:
     origin: TraceOrigin = TraceOrigin()
     part: StreamPart | None = None
     """Which windows of a long trace the stream has; None: it has all requests."""
+    begins_amid: bool = False
+    """Whether users are met amid their first answers, which are not counted (`of_users`)."""
 
     @classmethod
     def of(
@@ -155,12 +157,14 @@ class RequestStream:
     ) -> Self:
         """Return requests that users send one after the other, all at time 0.
 
-        Users are met amid their first answers: else those of equal requests stay in step.
+        Users are met amid their first answers: else those of equal requests stay in step. These
+        answers are short and their prompts come all at once, so they are not counted.
         """
         n = len(input_tokens)
         left = np.ones(n)
         left[:users] = np.random.default_rng(seed).random(min(users, n))
-        return cls.of(np.zeros(n), input_tokens, np.ceil(left * np.maximum(output_tokens, 1)))
+        outputs = np.ceil(left * np.maximum(output_tokens, 1))
+        return replace(cls.of(np.zeros(n), input_tokens, outputs), begins_amid=True)
 
     def check(self) -> None:
         """Raise InputError unless a simulation can follow these requests."""

@@ -17,7 +17,6 @@ from sextant.law.means import (
     open_loop,
     saturation_rps,
 )
-from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of, prior
 from sextant.law.roofline import Roofline
 from sextant.law.terms import PARAMETERS, step_law
@@ -154,19 +153,6 @@ def test_without_graphs_the_device_is_as_fast_and_the_host_has_a_time_of_its_own
     likely_ms = captured["n_layers"].iloc[0] * PARAMETERS["host"].prior
     assert told[0, host] == pytest.approx(likely_ms)
     assert np.log(told[1:, host]).std() == pytest.approx(PARAMETERS["host"].sd, rel=0.4)
-
-
-def test_a_probe_tells_what_the_deployment_adds() -> None:
-    slow = replace(GPU_LAW, request_ms=40.0)
-    scheduler = Scheduler(1_000_000, 256, 2048, is_asynchronous=False)
-    load = open_loop(slow, BatchLimits.of(scheduler), LOAD, 2.0)
-    probe = ProbeResult(LOAD, load.ttft_ms, load.itl_ms, request_rate_rps=2.0)
-    laws = np.tile(GPU_LAW.array(), (50, 1))
-    fitted_laws = fit_laws_to_probe(laws, scheduler, probe)
-    assert fitted_laws[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
-    assert fitted_laws[0, 0] == pytest.approx(GPU_LAW.floor_ms, rel=0.02)
-    # A measurement has an error, and so the draws differ.
-    assert 0.005 < np.log(fitted_laws[1:, 0]).std() < 0.05
 
 
 def test_draws_are_coupled_so_that_a_better_device_is_no_worse_against_its_likeliest_law():

@@ -220,3 +220,14 @@ def test_a_prefix_that_all_have_holds_nobody_on_a_full_replica() -> None:
     )
     assert by_prefix.ttft_s.mean() < 1.2 * in_turn.ttft_s.mean()
     assert by_prefix.cached_tokens.sum() == pytest.approx(in_turn.cached_tokens.sum(), rel=0.05)
+
+
+def test_answers_amid_which_users_are_met_are_not_counted() -> None:
+    n = 400
+    stream = RequestStream.of_users(4, np.full(n, 50), np.full(n, 20), 0)
+    result = simulate_closed(4, stream, Scheduler(100_000), LAW, duration_s=2.0)
+    assert not result.is_counted[:4].any() and result.is_counted[4:].all()
+    assert summarise(result)["n_requests"] == len(result.is_counted) - 4
+    short = simulate_closed(4, stream, Scheduler(100_000), LAW, duration_s=1e-3)
+    with pytest.raises(InputError, match="no request is counted"):
+        summarise(short)

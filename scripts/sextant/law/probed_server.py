@@ -1,0 +1,216 @@
+"""Step laws that give the mean latencies measured of a server at a few loads (a probe).
+
+Groups of terms are scaled until the closed form gives the means (`match_means`). What is asked next
+is often a simulation of just that load, which should give it back: the closed form's difference to
+the simulation is removed round by round. Simulated users of equal requests fall into step, so that
+their TTFT jumps where a term moves a little; where the rounds end beside the measurement, a search
+that needs no slopes (Nelder and Mead) goes on from there.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from sextant.law.means import (
+    STEP_TERMS,
+    BatchLimits,
+    MeanLoad,
+    Means,
+    Near,
+    TermGroup,
+    Values,
+    broadcast_laws,
+    closed_loop,
+    match_means,
+    open_loop,
+    scaled_laws,
+)
+from sextant.law.measured_server import LEAST_NOISE, simulated_means_ms
+from sextant.simulate.simulation import NAMES, Scheduler, StepLaw, simulate_closed
+from sextant.workload.requests import RequestStream
+
+_GROUPS: tuple[TermGroup, ...] = (
+    ("request_ms",),
+    STEP_TERMS,
+    ("prefill_token_ms", "prefill_pair_ms", "prompt_step_ms"),
+    ("sequence_ms", "kv_token_ms"),
+)
+_SD = (1.5, 0.2, 0.2, 0.2)
+"""Spread of each group's log scale. What a deployment adds to a request is not known before; the
+time of steps is, up to this, and so are the parts that prompts and sequences have in it."""
+
+_ROUNDS = 8
+"""Most simulations in which the closed form's difference is removed."""
+_STEP_OF_BIAS = 0.5
+"""Share of the difference that a round removes."""
+_SEARCHED = 100
+"""Most simulations of the search after them."""
+_FIRST_MOVES = (0.3, 0.2, 0.2, 0.2)
+"""Log scales by which that search starts around."""
+_CLOSE = 0.05
+"""Logarithm of a difference that needs no search."""
+_FAR = 3.0
+"""Logarithm of the difference where a simulation answers nobody."""
+_ANSWERS = (60, 150)
+"""Fewest and most answers of each user in a simulation: users fall into step over many."""
+_ALL_ANSWERS = 30_000
+"""Answers of all users there, between these bounds."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Loads of a deployment and their measured latencies; arrays have one value per load."""
+
+    load: MeanLoad
+    ttft_ms: Values  #: NaN: not measured.
+    itl_ms: Values  #: NaN: not measured.
+    users: Values = 1.0  #: Of a closed loop.
+    request_rate_rps: Values | None = None  #: Of an open loop; None: the loop was closed.
+
+    def measured(self) -> np.ndarray:
+        """Return the logarithms of TTFT, then of ITL, (2 · loads,)."""
+        return np.log(np.concatenate([np.atleast_1d(self.ttft_ms), np.atleast_1d(self.itl_ms)]))
+
+    def means(self, law: StepLaw, limits: BatchLimits, near: Near = None) -> Means:
+        """Return what the closed form has for laws at the loads."""
+        if self.request_rate_rps is None:
+            return closed_loop(law, limits, self.load, np.atleast_1d(self.users))
+        return open_loop(law, limits, self.load, np.atleast_1d(self.request_rate_rps), near)
+
+
+def fit_laws_to_probe(
+    laws: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int = 0
+) -> np.ndarray:
+    """Return laws that give the latencies of a probe.
+
+    Args:
+        laws: the most likely one, then draws, shape (laws, terms).
+        scheduler: the server's settings.
+        probe: the loads and their latencies.
+        seed: of the errors of measurement; each draw has errors of its own.
+    """
+    # A draw that takes a request for free would need a scale without end.
+    column = NAMES.index("request_ms")
+    laws = laws.copy()
+    laws[:, column] = np.maximum(laws[:, column], laws[0, column])
+
+    limits = BatchLimits.of(scheduler)
+    measured = probe.measured()
+    errors = np.random.default_rng(seed).normal(0, LEAST_NOISE, (len(laws), len(measured)))
+    errors[0] = 0
+    # A simulation has its own cache, which may hold less than the share that was measured.
+    if probe.request_rate_rps is not None or np.any(probe.load.cached_tokens):
+        return _matched(laws, limits, probe, measured + errors)[0]
+
+    likeliest = _simulated_likeliest(laws[:1], scheduler, probe, seed)
+    closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
+    goal = np.where(np.isnan(measured), np.nan, closed_form)
+    drawn, _ = _matched(laws[1:], limits, probe, goal + errors[1:])
+    return np.concatenate([likeliest, drawn])
+
+
+def _matched(
+    laws: np.ndarray, limits: BatchLimits, probe: ProbeResult, goals: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return laws whose closed form gives the goals, and their log scales."""
+
+    def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
+        return probe.means(law, limits, near)
+
+    start = np.zeros((len(laws), len(_GROUPS)))
+    start[:, _GROUPS.index(STEP_TERMS)] = _log_slower(laws, limits, probe)
+    found = match_means(laws, _GROUPS, _SD, predict, goals, LEAST_NOISE, start)
+    return found.values, found.log_scales
+
+
+def _log_slower(laws: np.ndarray, limits: BatchLimits, probe: ProbeResult) -> np.ndarray:
+    """Return by how much steps take longer than the laws say, logarithms of shape (laws,).
+
+    The measured rate may saturate a law, where nothing can be compared. As many users as were in
+    flight, by Little's law, never do.
+    """
+    if probe.request_rate_rps is None:
+        return np.zeros(len(laws))
+    answers_ms = probe.ttft_ms + probe.load.later_tokens * probe.itl_ms
+    in_flight = np.maximum(np.atleast_1d(probe.request_rate_rps) * answers_ms / 1e3, 1.0)
+    means = closed_loop(broadcast_laws(laws), limits, probe.load, in_flight)
+    slower = np.log(probe.itl_ms / means.itl_ms)
+    return np.asarray(np.nan_to_num(slower).mean(axis=-1))
+
+
+class _Tried(NamedTuple):
+    """A law that was simulated."""
+
+    log_scales: np.ndarray
+    missed: np.ndarray  #: Logarithm of simulated over measured, 0 where nothing was measured.
+
+    def cost(self) -> float:
+        """Return the negative logarithm of its posterior, times 2."""
+        misfit = np.sum((self.missed / LEAST_NOISE) ** 2)
+        return float(misfit + np.sum(np.square(self.log_scales / np.array(_SD))))
+
+    def is_close(self, distance: float) -> bool:
+        """Return whether no latency is farther off."""
+        return bool(np.abs(self.missed).max() < distance)
+
+
+def _simulated_likeliest(
+    likeliest: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int
+) -> np.ndarray:
+    """Return the law, (1, terms), whose simulation of the users is closest to the probe."""
+    limits = BatchLimits.of(scheduler)
+    measured = probe.measured()
+
+    def tried(log_scales: np.ndarray) -> _Tried:
+        law = StepLaw.of(scaled_laws(likeliest, log_scales[None], _GROUPS)[0])
+        missed = np.log(_simulated_ms(law, scheduler, probe, seed)) - measured
+        missed = np.where(np.isnan(missed), _FAR, missed)
+        return _Tried(log_scales, np.where(np.isnan(measured), 0.0, missed))
+
+    bias = np.zeros_like(measured)
+    rounds: list[_Tried] = []
+    for _ in range(_ROUNDS):
+        _, scales = _matched(likeliest, limits, probe, (measured + bias)[None])
+        rounds.append(tried(scales[0]))
+        if rounds[-1].is_close(LEAST_NOISE):
+            break
+        bias = bias - _STEP_OF_BIAS * rounds[-1].missed
+    best = min(rounds, key=_Tried.cost)
+    if best.is_close(_CLOSE):
+        return scaled_laws(likeliest, best.log_scales[None], _GROUPS)
+
+    around = best.log_scales + np.vstack([np.zeros(len(_SD)), np.diag(_FIRST_MOVES)])
+    options = {"maxfev": _SEARCHED, "initial_simplex": around, "xatol": 1e-3, "fatol": 0.1}
+    found = minimize(
+        lambda scales: tried(scales).cost(), best.log_scales, method="Nelder-Mead", options=options
+    )
+    return scaled_laws(likeliest, found.x[None], _GROUPS)
+
+
+def _simulated_ms(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -> np.ndarray:
+    """Return the mean TTFT, then ITL, of the loads of a closed loop, as the simulator has them.
+
+    `seed` is where users are met.
+    """
+    answers_ms = probe.means(law, BatchLimits.of(scheduler)).e2e_ms
+    columns = (probe.users, probe.load.input_tokens, probe.load.output_tokens, answers_ms)
+    simulated = []
+    for users, input_tokens, output_tokens, answer_ms in zip(
+        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
+    ):
+        n_users = int(users)
+        n_answers = int(np.clip(_ALL_ANSWERS // n_users, *_ANSWERS))
+        # Most of five times as many are never sent.
+        n = 5 * n_answers * n_users
+        inputs, outputs = (np.full(n, np.ceil(it)) for it in (input_tokens, output_tokens))
+        result = simulate_closed(
+            n_users,
+            RequestStream.of_users(n_users, inputs, outputs, seed),
+            scheduler,
+            law,
+            duration_s=n_answers * answer_ms / 1e3,
+        )
+        simulated.append(simulated_means_ms(result))
+    return np.transpose(simulated).ravel()
