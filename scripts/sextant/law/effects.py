@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.engine import DEFAULT_ENGINE
-from sextant.law.posterior import TOLD, Effect, levels
+from sextant.law.posterior import Effect, levels
 from sextant.points import frame
 
 Spread = Mapping[str, float]
@@ -68,22 +68,6 @@ _LENGTHS_UNSTATED: Spread = {
 }
 _VERSION: Spread = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT: Spread = {"ttft_offset": 0.15, "itl_offset": 0.1}
-_TOLD: Spread = {
-    "launch": 0.4,
-    "bandwidth": 0.15,
-    "expert_bandwidth": 0.3,
-    "touch": 0.3,
-    "kv_bandwidth": 0.4,
-    "sequence": 0.9,
-    "flops": 0.35,
-    "expert_flops": 0.45,
-    "prompt_launch": 0.3,
-    "wave": 0.5,
-    "wait": 0.2,
-}
-"""How an LLM's kernels differ from those of others, where the LLM itself was measured: without
-these effects a measurement would move all loads alike. They are wide enough that, given one
-measured load of a cell, nine of ten of its other loads are inside (benchmarks/one_probe.py)."""
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
@@ -175,9 +159,6 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     # Without CUDA graphs LLMs have effects of their own instead.
     support = (X["llm_id"] + "|" + version).where(X["is_eager"] == 0)
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
-    if TOLD in X:
-        told = X["llm_id"].where((X[TOLD] > 0) & (X["is_eager"] == 0))
-        yield from levels(told, TOLD, _TOLD)
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
+from sextant.law.own import MeasuredRows, OwnTerms, own_names, rows_by_name
 from sextant.law.posterior import (
     FREEDOM,
     START_NOISE,
@@ -43,12 +44,13 @@ class LawProblem(NamedTuple):
     facts: dict[str, np.ndarray]
     observed: np.ndarray  #: Logarithms of the targets, (rows, 2); NaN where one was not measured.
     kinds: np.ndarray  #: Kind of each row's errors (`error_kinds`), (rows,).
+    own_names: np.ndarray  #: Whose own terms each row tells of (`own_names`), (rows,).
 
     @classmethod
     def of(cls, law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> Self:
         """Return the problem of points: their fact rows, and their nTTFT and ITL, (rows, 2)."""
         kinds = error_kinds(X).to_numpy()
-        return cls(law, law.design(X), columns_of(X), np.log(y_ms), kinds)
+        return cls(law, law.design(X), columns_of(X), np.log(y_ms), kinds, own_names(X))
 
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
         """Return log(measured / predicted), (rows, 2); 0 where nothing was measured."""
@@ -62,8 +64,8 @@ class LawProblem(NamedTuple):
         prior = (coefficients - self.design.mean) ** 2 / variance
         return float(0.5 * (FREEDOM + 1) * np.log1p(errors).sum() + 0.5 * prior.sum())
 
-    def jacobian(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
+    def slopes(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return derivatives of the targets by parameter, (2, rows, parameters), nTTFT first."""
         phi = self.design.parameters(coefficients)
         n_rows, n_parameters = phi.shape
         by_parameter = np.empty((2, n_rows, n_parameters))
@@ -78,7 +80,11 @@ class LawProblem(NamedTuple):
             ahead, behind = predicted.reshape(2, len(shift), n_rows, 2)
             slopes = (ahead - behind) / (2 * _DIFFERENCE)
             by_parameter[:, :, first : first + step] = slopes.transpose(2, 1, 0)
-        by_effect = np.take(by_parameter, self.design.position, axis=2)
+        return by_parameter
+
+    def jacobian(self, slopes: np.ndarray) -> np.ndarray:
+        """Return derivatives by coefficient, (2 x rows, effects), from those by parameter."""
+        by_effect = np.take(slopes, self.design.position, axis=2)
         return (self.design.columns * by_effect).reshape(-1, len(self.design.names))
 
     def error_scales(self, squares: np.ndarray) -> dict[str, np.ndarray]:
@@ -141,7 +147,8 @@ class _Line(NamedTuple):
     problem: LawProblem
     coefficients: np.ndarray
     precision: np.ndarray  #: Weights of the errors, (2 x rows,).
-    jacobian: np.ndarray  #: Shape (2 x rows, effects).
+    slopes: np.ndarray  #: Derivatives by parameter, (2, rows, parameters).
+    jacobian: np.ndarray  #: Derivatives by coefficient, (2 x rows, effects).
     covariance: np.ndarray  #: Of the coefficients, (effects, effects).
 
     @classmethod
@@ -155,9 +162,10 @@ class _Line(NamedTuple):
     ) -> Self:
         """Return the line at some coefficients, by the weights and scales of errors, (rows, 2)."""
         precision = (weights / noise**2).T.ravel()
-        jacobian = problem.jacobian(coefficients)
+        slopes = problem.slopes(coefficients)
+        jacobian = problem.jacobian(slopes)
         hessian = _squared(jacobian, precision) + np.diag(1 / variance)
-        return cls(problem, coefficients, precision, jacobian, np.linalg.inv(hessian))
+        return cls(problem, coefficients, precision, slopes, jacobian, np.linalg.inv(hessian))
 
     def target(self) -> np.ndarray:
         """Return the most likely coefficients by this line."""
@@ -171,6 +179,27 @@ class _Line(NamedTuple):
         """Return the variances of the predictions, (rows, 2)."""
         variances = ((self.jacobian @ self.covariance) * self.jacobian).sum(axis=1)
         return np.asarray(variances.reshape(2, -1).T)
+
+    def own_terms(self, coefficients: np.ndarray) -> dict[str, OwnTerms]:
+        """Return what is each LLM's own, beside coefficients that this line found."""
+        law = self.problem.law
+        if not law.own:
+            return {}
+        missed = self.problem.residuals(coefficients)
+        found = {}
+        for name, rows in rows_by_name(self.problem.own_names):
+            if not name:
+                continue
+            of_both = np.concatenate([rows, len(missed) + rows])
+            by_parameter = self.slopes[:, rows][..., law.own_positions]
+            measured = MeasuredRows(
+                missed=missed[rows].T.ravel(),
+                precision=self.precision[of_both],
+                slopes=self.jacobian[of_both],
+                own_slopes=by_parameter.reshape(-1, len(law.own)),
+            )
+            found[name] = measured.own_terms(law.own, self.covariance)
+        return found
 
 
 class LawFit(NamedTuple):
@@ -269,7 +298,7 @@ def fit_law(
             spreads = spreads.updated(design, squares, np.diag(line.covariance))
 
     checkpoint = Checkpoint(design.names, *start, coefficients, spreads.by_group(design), scales)
-    posterior = _posterior(checkpoint, law, line.covariance)
+    posterior = _posterior(checkpoint, line)
     return LawFit(posterior, checkpoint, problem, line.jacobian, line.precision, spreads.variance)
 
 
@@ -287,17 +316,18 @@ def finish_fit(law: Law, X: pd.DataFrame, y_ms: np.ndarray, checkpoint: Checkpoi
     weights = problem.weights(errors, problem.by_row(checkpoint.scales_before))
     noise = problem.by_row(checkpoint.scales)
     line = _Line.at(problem, checkpoint.before, weights, noise, checkpoint.variance)
-    return _posterior(checkpoint, law, line.covariance)
+    return _posterior(checkpoint, line)
 
 
-def _posterior(checkpoint: Checkpoint, law: Law, covariance: np.ndarray) -> Posterior:
+def _posterior(checkpoint: Checkpoint, line: _Line) -> Posterior:
     return Posterior(
-        law,
-        checkpoint.names,
-        checkpoint.coefficients,
-        covariance,
-        checkpoint.spread,
-        checkpoint.noise,
+        law=line.problem.law,
+        names=checkpoint.names,
+        mean=checkpoint.coefficients,
+        covariance=line.covariance,
+        spread=checkpoint.spread,
+        noise=checkpoint.noise,
+        own=line.own_terms(checkpoint.coefficients),
     )
 
 

@@ -14,13 +14,12 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
+from sextant.law.own import OwnTerms, own_names, rows_by_name
+
 FREEDOM = 4.0
 """Degrees of freedom of the errors."""
 START_NOISE = (0.15, 0.10)
 """Scale of the errors of log nTTFT and log ITL before any measurement."""
-TOLD = "told"
-"""Column of a fact frame: 1 where measurements of the row's LLM joined the fit as its own. Such an
-LLM has effects of this kind."""
 _FARTHEST = float(np.log(20.0))
 """How far an effect that nothing is known of is drawn at most: a factor of 20. Student's t of 2
 degrees of freedom knows no bounds, and a latency of 10^17 ms no law."""
@@ -157,6 +156,14 @@ class Law(NamedTuple):
     freedom: Mapping[str, float] = {}
     """Degrees of freedom of a group's effects (Student's t), by the group's first word; effects of
     other groups are normal. The spread of both is estimated."""
+    own: Mapping[str, float] = {}
+    """Standard deviations of the parameters that a measured LLM has of its own (`own`)."""
+
+    @property
+    def own_positions(self) -> list[int]:
+        """The indices of these parameters."""
+        names = list(self.parameters)
+        return [names.index(name) for name in self.own]
 
     def predict_log(self, phi: np.ndarray, facts: Columns) -> np.ndarray:
         """Return the logarithms of nTTFT and ITL in ms, shape (rows, ..., 2)."""
@@ -188,11 +195,13 @@ class Posterior(NamedTuple):
     unseen_factors: Mapping[str, float] = {}
     """Factor of a group's scale in rows of one kind, by `unseen_key`, for effects that the fit has
     not seen; 1 where there is none."""
+    own: Mapping[str, OwnTerms] = {}
+    """What is an LLM's own, by `own_names`."""
 
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
-        design = self._design(X)
-        return design.parameters(self._most_likely(design))
+        design = self.law.design(X)
+        return self._parameters(design, X, self._most_likely(design), self._own_units(0, 0)[0])
 
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
@@ -200,15 +209,17 @@ class Posterior(NamedTuple):
         Each effect has its own random stream, seeded by its name: the draws of a row do not depend
         on the other rows.
         """
-        design = self._design(X)
+        design = self.law.design(X)
         coefficients = self._coefficients(design, n, seed)
+        units = self._own_units(n, seed)[1:]
 
         # A few draws at a time: their numbers stay in the processor's cache.
         step = min(max(_NUMBERS_AT_ONCE // len(X), 1), n)
         facts = {name: np.tile(values, step) for name, values in columns_of(X).items()}
         latencies = np.empty((n, len(X), 2))
         for start in range(0, n, step):
-            phi = design.parameters(coefficients[start : start + step])
+            few = slice(start, start + step)
+            phi = self._parameters(design, X, coefficients[few], units[few])
             tiled = {name: values[: phi[..., 0].size] for name, values in facts.items()}
             predicted = self.law.predict_log(phi.reshape(-1, design.n_parameters), tiled)
             latencies[start : start + step] = predicted.reshape(len(phi), len(X), 2)
@@ -219,15 +230,45 @@ class Posterior(NamedTuple):
 
         The most likely ones come first, then joint draws.
         """
-        design = self._design(X)
+        design = self.law.design(X)
         drawn = self._coefficients(design, n, seed)
-        return design.parameters(np.concatenate([self._most_likely(design)[None], drawn]))
+        coefficients = np.concatenate([self._most_likely(design)[None], drawn])
+        return self._parameters(design, X, coefficients, self._own_units(n, seed))
 
-    def _design(self, X: pd.DataFrame) -> Design:
-        """Return the effects on fact rows, with those of LLMs whose own measurements were told."""
-        kind = f"{TOLD} "
-        told = {effect.removeprefix(kind) for _, effect in self.names if effect.startswith(kind)}
-        return self.law.design(X.assign(**{TOLD: X["llm_id"].isin(told).astype(float)}))
+    def _own_units(self, n: int, seed: int) -> np.ndarray:
+        """Return standard normal numbers of own terms, (1 + n, terms): 0, then those of draws."""
+        drawn = normal(seed, "own terms", (n, len(self.law.own)))
+        return np.concatenate([np.zeros((1, len(self.law.own))), drawn])
+
+    def _parameters(
+        self, design: Design, X: pd.DataFrame, coefficients: np.ndarray, units: np.ndarray
+    ) -> np.ndarray:
+        """Return the parameters of each row, own terms included, (..., rows, parameters).
+
+        Args:
+            design: of the rows `X`.
+            coefficients: of the design, (..., effects).
+            units: standard normal numbers of own terms, (..., terms).
+        """
+        if not self.own:
+            return design.parameters(coefficients)
+        row_of = {name: row for row, name in enumerate(self.names)}
+        known = [column for column, name in enumerate(design.names) if name in row_of]
+        rows_in_fit = [row_of[design.names[column]] for column in known]
+        phi = np.empty((*coefficients.shape[:-1], len(X), design.n_parameters))
+        for name, rows in rows_by_name(own_names(X)):
+            part = design._replace(columns=design.columns[rows])
+            own = self.own.get(name)
+            if own is None:
+                phi[..., rows, :] = part.parameters(coefficients)
+                continue
+            terms = own.at(units)
+            moved = coefficients.copy()
+            moved[..., known] += terms @ own.given_way[rows_in_fit].T
+            of_rows = part.parameters(moved)
+            of_rows[..., self.law.own_positions] += terms[..., None, :]
+            phi[..., rows, :] = of_rows
+        return phi
 
     def _most_likely(self, design: Design) -> np.ndarray:
         """Return a design's coefficients at their mean, (effects,)."""

@@ -21,8 +21,9 @@ from sextant.law.means import (
     MeanLoad,
     TermGroup,
 )
+from sextant.law.own import OwnTerms
 from sextant.law.plausible import impossible
-from sextant.law.posterior import TOLD, Columns, Posterior, columns_of, prior
+from sextant.law.posterior import Columns, Posterior, columns_of, prior
 from sextant.law.terms import LAW, batch_limits, mean_load, step_law
 from sextant.law.trees import Correction, TargetTrees, learn_correction, load_xgboost
 from sextant.law.unseen import unseen_factors
@@ -90,9 +91,7 @@ class Roofline(JointPredictor):
         X, y = _plausible(training)
         self.has_steps = _has_steps(X)
         if references is not None and len(references.X):
-            told_ids = references.X["llm_id"].unique()
             X = fill_undrafted(pd.concat([X, references.X]))
-            X = X.assign(**{TOLD: X["llm_id"].isin(told_ids).astype(float)})
             y = pd.concat([y, references.y])
         y_ms = y[TARGETS].to_numpy(float)
         if X.empty:
@@ -178,6 +177,7 @@ class Roofline(JointPredictor):
         return (
             _as_arrays(arrays)
             | _arrays_of_factors(posterior.unseen_factors)
+            | _arrays_of_own(posterior.own)
             | _arrays_of(self.correction_)
         )
 
@@ -192,6 +192,7 @@ class Roofline(JointPredictor):
             spread=_spread_of(arrays),
             noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
             unseen_factors=_factors_of(arrays),
+            own=_own_of(arrays),
         )
         self.correction_ = _correction_of(arrays)
 
@@ -445,6 +446,19 @@ def _names_of(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
 
 def _arrays_of_factors(factors: Mapping[str, float]) -> dict[str, np.ndarray]:
     return _as_arrays({"unseen": [*factors], "unseen_factors": [*factors.values()]})
+
+
+def _arrays_of_own(own: Mapping[str, OwnTerms]) -> dict[str, np.ndarray]:
+    """Return own terms as arrays, those of each LLM beside the others' by field."""
+    by_field = {field: [getattr(it, field) for it in own.values()] for field in OwnTerms._fields}
+    names = {"own_names": np.array([*own], str)}
+    return names | {f"own_{field}": np.array(values) for field, values in by_field.items()}
+
+
+def _own_of(arrays: Mapping[str, np.ndarray]) -> dict[str, OwnTerms]:
+    fields = [arrays[f"own_{field}"] for field in OwnTerms._fields]
+    terms = map(OwnTerms._make, zip(*fields, strict=True))
+    return dict(zip(map(str, arrays["own_names"]), terms, strict=True))
 
 
 def _numbers_by_name(names: np.ndarray, numbers: np.ndarray) -> dict[str, float]:

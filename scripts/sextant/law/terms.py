@@ -13,6 +13,7 @@ import numpy as np
 
 from sextant.law.effects import effects
 from sextant.law.means import BatchLimits, MeanLoad, Values, closed_loop
+from sextant.law.own import OWN_SD
 from sextant.law.posterior import Columns, Law, Parameter
 from sextant.simulate.simulation import StepLaw, overlapped
 
@@ -248,4 +249,5 @@ LAW = Law(
     effects=effects,
     # Most effects of these groups are small, a few are large.
     freedom=dict.fromkeys(("support", "version", "pair"), 2.0),
+    own=OWN_SD,
 )
