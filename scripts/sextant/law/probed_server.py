@@ -37,7 +37,7 @@ _GROUPS: tuple[TermGroup, ...] = (
     ("prefill_token_ms", "prefill_pair_ms", "prompt_step_ms"),
     ("sequence_ms", "kv_token_ms"),
 )
-_SD = (1.5, 0.2, 0.2, 0.2)
+_SD = (1.5, 0.4, 0.15, 0.15)
 """Spread of each group's log scale. What a deployment adds to a request is not known before; the
 time of steps is, up to this, and so are the parts that prompts and sequences have in it."""
 
