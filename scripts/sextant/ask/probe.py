@@ -18,6 +18,8 @@ from sextant.facts.slo import Latencies
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
 RATE = "request_rate_rps"
+_MOST_BESIDE = 2.0
+"""Factor between latencies that say the same, also where they are percentiles of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,14 @@ def _measured(
         problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
         fix = "correct it, or give input_tokens and output_tokens of the requests"
         raise row.error(problem, "e2e_ms", fix)
+
+    if e2e_ms > _MOST_BESIDE * (ttft_ms + tpot_ms * steps):
+        problem = "E2E is more than twice TTFT + TPOT × (output tokens - 1)"
+        fix = "correct one of them, or give output_tokens of the requests"
+        raise row.error(problem, "e2e_ms", fix)
+    if not 1 / _MOST_BESIDE <= ttft_ms / (nttft_ms * inputs) <= _MOST_BESIDE and nttft_ms > 0:
+        problem = "TTFT is not nTTFT × input tokens"
+        raise row.error(problem, "nttft_ms", "correct one of them, or leave nttft_ms out")
 
     ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
     itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms

@@ -29,13 +29,21 @@ _ALL_MEDIANS = SLO(
 
 
 def rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
-    """Return what the probe says of rates of requests like the asked ones on a GPU profile."""
+    """Return what the probe says of rates of requests like the asked ones on a GPU profile.
+
+    Users send the rate of their answers, by Little's law; where E2E is not known, no rate is.
+    """
     probe = case.probe
     if probe is None:
         return UNMEASURED
-    is_rate = probe[RATE].notna() & (probe["gpu_profile_id"] == profile_id)
-    rows = probe[is_rate & are_alike(probe[LENGTHS].to_numpy(float), case.lengths)]
-    return RateMeasurements(rows[RATE].to_numpy(float), limited(rows, _ALL_MEDIANS))
+    is_alike = are_alike(probe[LENGTHS].to_numpy(float), case.lengths)
+    rows = probe[is_alike & (probe["gpu_profile_id"] == profile_id)]
+    later_tokens = (rows["output_tokens"] - 1).clip(lower=0)
+    decode_ms = (later_tokens * rows["itl_ms"]).where(later_tokens > 0, 0.0)
+    answer_ms = rows["e2e_ms"].fillna(rows["nttft_ms"] * rows["input_tokens"] + decode_ms)
+    rates_rps = rows[RATE].fillna(1e3 * rows["users"] / answer_ms)
+    rows = rows[rates_rps.notna()]
+    return RateMeasurements(rates_rps.dropna().to_numpy(float), limited(rows, _ALL_MEDIANS))
 
 
 @dataclass(frozen=True, eq=False)

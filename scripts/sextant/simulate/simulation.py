@@ -383,9 +383,9 @@ def summarise(
 
     s = simulation
     if not s.is_counted.any():
-        fix = "shorten the warm-up, or simulate longer"
+        fix = "simulate longer, or shorten the warm-up"
         problem = "no request is counted: all came before the warm-up ended, or were users' first"
-        raise InputError(problem, field="warmup_s", fix=fix)
+        raise InputError(problem, fix=fix)
     is_ok = s.is_counted & (s.status == OK)
     ttft_ms = s.ttft_s[is_ok] * 1e3
     tpot_ms = s.tpot_s[is_ok] * 1e3

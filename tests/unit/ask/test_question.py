@@ -1,6 +1,7 @@
 """What a person may ask, and how mistakes are said."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,6 +184,19 @@ def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path,
             read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
         find_candidates(source.characterization.profiles, (), path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "words"),
+    [
+        ("ttft_ms,tpot_ms,e2e_ms", "50,8,9000", "more than twice TTFT + TPOT"),
+        ("ttft_ms,nttft_ms", "50,8", "TTFT is not nTTFT × input tokens"),
+    ],
+)
+def test_latencies_that_contradict_each_other_are_refused(source, tmp_path, columns, values, words):
+    path = table(tmp_path, f"gpu_profile_id,users,{columns}\n1xT4-16GB,16,{values}\n")
+    with pytest.raises(InputError, match=f"line 2.*{re.escape(words)}"):
+        read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,20 @@ def test_a_load_that_broke_a_limit_is_never_offered_and_said_so(
     assert "broke a limit" not in recommended(looser)["text"]
 
 
+@pytest.mark.slow
+def test_users_that_broke_a_limit_send_a_rate_that_is_offered_to_no_replica(tmp_path) -> None:
+    probe = tmp_path / "probe.csv"
+    rows = "1xH100-80GB,4,90,14\n1xH100-80GB,6,500,15\n"
+    probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{rows}")
+    what = {"hf_config": LLAMA, "requests": REQUESTS, "gpu_profile_ids": ("1xH100-80GB",)}
+    slo = SLO("asked", **LIMITS, request_rate_rps=24.0)
+    answer = recommended(Question(slo, **what, probe=probe, risk=0.1))
+    # 6 users, each of whom gets an answer in 500 + 65 × 15 ms.
+    broken_rps = 6 / (0.5 + 65 * 0.015)
+    assert answer["replicas"] > 24 / broken_rps
+    assert "6 users broke a limit (TTFT 500 ms)" in answer["text"]
+
+
 def test_of_each_limit_the_lowest_rate_that_broke_it_counts() -> None:
     rates_rps = np.array([2.0, 4.0, 8.0])
     latencies_ms = {"ttft": np.array([100, 950, 900.0]), "tpot": np.array([10, np.nan, 40.0])}
