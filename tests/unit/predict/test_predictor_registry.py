@@ -93,7 +93,7 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     assert law == {
         f"law/{name}.py"
         for name in (
-            *("effects", "energy", "fact_rows", "fit", "means", "plausible", "posterior"),
+            *("effects", "energy", "fact_rows", "fit", "means", "own", "plausible", "posterior"),
             *("roofline", "terms", "trees", "unseen"),
         )
     }
