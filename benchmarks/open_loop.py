@@ -26,8 +26,8 @@ from sextant.ask.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.law.fact_rows import fact_rows
 from sextant.law.means import BatchLimits, MeanLoad, open_loop, saturation_rps
-from sextant.law.probed_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of
+from sextant.law.probed_server import ProbeResult, fit_laws_to_probe
 from sextant.law.roofline import Roofline
 from sextant.law.terms import NAMES, PARAMETERS, batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
