@@ -87,7 +87,7 @@ def test_another_gpu_is_less_certain_where_the_measurement_is_far_from_the_law(
 ) -> None:
     as_told, slow = (written(tmp_path, *(times * ms for ms in likeliest)) for times in (1, 3))
     other = {"gpu_profiles": "1xA100-80GB", "risk": 0.1}
-    for load, times in (({"users": 64}, 3), ({"request_rate": 60}, 1.8)):
+    for load, times in (({"users": 64}, 2), ({"request_rate": 60}, 1.5)):
         expected, wary = (answered(probe, **other, **load) for probe in (as_told, slow))
         assert wary.to_dict()["replicas"] >= times * expected.to_dict()["replicas"]
         assert "is far from what the law says" in str(wary)
