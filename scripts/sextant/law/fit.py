@@ -186,7 +186,7 @@ class _Line(NamedTuple):
         if not law.own:
             return {}
         missed = self.problem.residuals(coefficients)
-        found = {}
+        terms_by_name = {}
         for name, rows in rows_by_name(self.problem.own_names):
             if not name:
                 continue
@@ -198,8 +198,8 @@ class _Line(NamedTuple):
                 slopes=self.jacobian[of_both],
                 own_slopes=by_parameter.reshape(-1, len(law.own)),
             )
-            found[name] = measured.own_terms(law.own, self.covariance)
-        return found
+            terms_by_name[name] = measured.own_terms(law.own, self.covariance)
+        return terms_by_name
 
 
 class LawFit(NamedTuple):

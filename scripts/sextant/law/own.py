@@ -71,8 +71,8 @@ class MeasuredRows(NamedTuple):
         sd = np.where(is_own, [*spread.values()], _NOT_OWN)
         weighted = self.precision[:, None] * self.own_slopes
         given_way = -covariance @ (self.slopes.T @ weighted)
-        told = self.own_slopes.T @ weighted + weighted.T @ self.slopes @ given_way
-        own_covariance = np.linalg.inv(told + np.diag(1 / sd**2))
+        information = self.own_slopes.T @ weighted + weighted.T @ self.slopes @ given_way
+        own_covariance = np.linalg.inv(information + np.diag(1 / sd**2))
         # The fit is at its optimum, so its coefficients have no slope left.
         mean = own_covariance @ (weighted.T @ self.missed)
         return OwnTerms(mean, own_covariance, given_way)

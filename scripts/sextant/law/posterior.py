@@ -181,6 +181,34 @@ class Law(NamedTuple):
         return design_of(X, self.parameters, self.effects(X))
 
 
+class _Part(NamedTuple):
+    """Rows of one LLM, on one engine and architecture of GPUs, and n draws of what moves them."""
+
+    rows: np.ndarray | slice
+    design: Design  #: Of these rows.
+    coefficients: np.ndarray  #: Of the design, (n, effects).
+    own_terms: np.ndarray | None  #: Of the LLM, (n, terms); None: it has none.
+
+
+class _Parts(NamedTuple):
+    """All rows of a design, parted by what their LLMs have of their own."""
+
+    design: Design
+    parts: list[_Part]
+    own_positions: list[int]  #: Indices of the parameters that LLMs have of their own.
+
+    def parameters(self, draws: slice = slice(None)) -> np.ndarray:
+        """Return the parameters of each row in some of the draws, (draws, rows, parameters)."""
+        n_draws = len(self.parts[0].coefficients[draws])
+        phi = np.empty((n_draws, len(self.design.columns), self.design.n_parameters))
+        for part in self.parts:
+            of_rows = part.design.parameters(part.coefficients[draws])
+            if part.own_terms is not None:
+                of_rows[..., self.own_positions] += part.own_terms[draws, None, :]
+            phi[:, part.rows] = of_rows
+        return phi
+
+
 class Posterior(NamedTuple):
     """A law's coefficients after a fit: jointly normal."""
 
@@ -201,7 +229,8 @@ class Posterior(NamedTuple):
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
         design = self.law.design(X)
-        return self._parameters(design, X, self._most_likely(design), self._own_units(0, 0)[0])
+        at_mean = np.zeros((1, len(self.law.own)))
+        return self._parts(design, X, self._most_likely(design)[None], at_mean).parameters()[0]
 
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
@@ -211,15 +240,14 @@ class Posterior(NamedTuple):
         """
         design = self.law.design(X)
         coefficients = self._coefficients(design, n, seed)
-        units = self._own_units(n, seed)[1:]
+        parts = self._parts(design, X, coefficients, self._own_units(n, seed))
 
         # A few draws at a time: their numbers stay in the processor's cache.
         step = min(max(_NUMBERS_AT_ONCE // len(X), 1), n)
         facts = {name: np.tile(values, step) for name, values in columns_of(X).items()}
         latencies = np.empty((n, len(X), 2))
         for start in range(0, n, step):
-            few = slice(start, start + step)
-            phi = self._parameters(design, X, coefficients[few], units[few])
+            phi = parts.parameters(slice(start, start + step))
             tiled = {name: values[: phi[..., 0].size] for name, values in facts.items()}
             predicted = self.law.predict_log(phi.reshape(-1, design.n_parameters), tiled)
             latencies[start : start + step] = predicted.reshape(len(phi), len(X), 2)
@@ -233,42 +261,44 @@ class Posterior(NamedTuple):
         design = self.law.design(X)
         drawn = self._coefficients(design, n, seed)
         coefficients = np.concatenate([self._most_likely(design)[None], drawn])
-        return self._parameters(design, X, coefficients, self._own_units(n, seed))
+        units = self._own_units(n, seed)
+        units = np.concatenate([np.zeros((1, units.shape[1])), units])
+        return self._parts(design, X, coefficients, units).parameters()
 
     def _own_units(self, n: int, seed: int) -> np.ndarray:
-        """Return standard normal numbers of own terms, (1 + n, terms): 0, then those of draws."""
-        drawn = normal(seed, "own terms", (n, len(self.law.own)))
-        return np.concatenate([np.zeros((1, len(self.law.own))), drawn])
+        """Return standard normal numbers for draws of own terms, (n, terms)."""
+        return normal(seed, "own terms", (n, len(self.law.own)))
 
-    def _parameters(
+    def _parts(
         self, design: Design, X: pd.DataFrame, coefficients: np.ndarray, units: np.ndarray
-    ) -> np.ndarray:
-        """Return the parameters of each row, own terms included, (..., rows, parameters).
+    ) -> "_Parts":
+        """Return what the parameters of each row follow from, own terms included.
 
         Args:
             design: of the rows `X`.
-            coefficients: of the design, (..., effects).
-            units: standard normal numbers of own terms, (..., terms).
+            coefficients: of the design, (n, effects).
+            units: standard normal numbers of own terms, (n, terms).
         """
         if not self.own:
-            return design.parameters(coefficients)
-        row_of = {name: row for row, name in enumerate(self.names)}
-        known = [column for column, name in enumerate(design.names) if name in row_of]
-        rows_in_fit = [row_of[design.names[column]] for column in known]
-        phi = np.empty((*coefficients.shape[:-1], len(X), design.n_parameters))
+            return _Parts(design, [_Part(slice(None), design, coefficients, None)], [])
+        columns, rows_in_fit = self._known(design)
+        parts = []
         for name, rows in rows_by_name(own_names(X)):
-            part = design._replace(columns=design.columns[rows])
-            own = self.own.get(name)
-            if own is None:
-                phi[..., rows, :] = part.parameters(coefficients)
-                continue
-            terms = own.at(units)
-            moved = coefficients.copy()
-            moved[..., known] += terms @ own.given_way[rows_in_fit].T
-            of_rows = part.parameters(moved)
-            of_rows[..., self.law.own_positions] += terms[..., None, :]
-            phi[..., rows, :] = of_rows
-        return phi
+            part = _Part(rows, design._replace(columns=design.columns[rows]), coefficients, None)
+            if name in self.own:
+                own = self.own[name]
+                terms = own.at(units)
+                moved = coefficients.copy()
+                moved[:, columns] += terms @ own.given_way[rows_in_fit].T
+                part = part._replace(coefficients=moved, own_terms=terms)
+            parts.append(part)
+        return _Parts(design, parts, self.law.own_positions)
+
+    def _known(self, design: Design) -> tuple[list[int], list[int]]:
+        """Return which of a design's effects the fit has seen, and where it has them."""
+        place_of = {name: place for place, name in enumerate(self.names)}
+        columns = [column for column, name in enumerate(design.names) if name in place_of]
+        return columns, [place_of[design.names[column]] for column in columns]
 
     def _most_likely(self, design: Design) -> np.ndarray:
         """Return a design's coefficients at their mean, (effects,)."""
@@ -279,19 +309,15 @@ class Posterior(NamedTuple):
     def _coefficients(self, design: Design, n: int, seed: int) -> np.ndarray:
         """Return draws of a design's coefficients, (n, effects); new effects have their prior."""
         drawn = np.empty((n, len(design.names)))
-        column_of = {name: column for column, name in enumerate(self.names)}
-        known = [column for column, name in enumerate(design.names) if name in column_of]
-        rows = [column_of[design.names[column]] for column in known]
+        known, rows = self._known(design)
         root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(len(self.mean)))[rows]
         units = normal(seed, "known effects", (n, len(self.mean)))
         drawn[:, known] = self.mean[rows] + units @ root.T
-        for column, name in enumerate(design.names):
-            if name in column_of:
-                continue
-
+        unknown = np.setdiff1d(np.arange(len(design.names)), known)
+        for column in unknown.tolist():
             # The name of the LLM is not in that of the stream: draws for a new LLM must not depend
             # on what it is called.
-            parameter, effect = name
+            parameter, effect = design.names[column]
             kind, _, rest = effect.partition(" ")
             rest = rest.rpartition("|")[2]
             without_llm = {"llm": "llm ", "pair": f"pair {rest}", "support": f"support {rest}"}

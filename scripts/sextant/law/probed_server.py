@@ -121,8 +121,8 @@ def _matched(
 
     start = np.zeros((len(laws), len(_GROUPS)))
     start[:, _GROUPS.index(STEP_TERMS)] = _log_slower(laws, limits, probe)
-    found = match_means(laws, _GROUPS, _SD, predict, goals, LEAST_NOISE, start)
-    return found.values, found.log_scales
+    matched = match_means(laws, _GROUPS, _SD, predict, goals, LEAST_NOISE, start)
+    return matched.values, matched.log_scales
 
 
 def _log_slower(laws: np.ndarray, limits: BatchLimits, probe: ProbeResult) -> np.ndarray:
@@ -178,15 +178,15 @@ def _simulated_likeliest(
             break
         bias = bias - _STEP_OF_BIAS * rounds[-1].missed
     best = min(rounds, key=_Tried.cost)
-    if best.is_close(_CLOSE):
-        return scaled_laws(likeliest, best.log_scales[None], _GROUPS)
-
-    around = best.log_scales + np.vstack([np.zeros(len(_SD)), np.diag(_FIRST_MOVES)])
-    options = {"maxfev": _SEARCHED, "initial_simplex": around, "xatol": 1e-3, "fatol": 0.1}
-    found = minimize(
-        lambda scales: tried(scales).cost(), best.log_scales, method="Nelder-Mead", options=options
-    )
-    return scaled_laws(likeliest, found.x[None], _GROUPS)
+    log_scales = best.log_scales
+    if not best.is_close(_CLOSE):
+        around = log_scales + np.vstack([np.zeros(len(_SD)), np.diag(_FIRST_MOVES)])
+        options = {"maxfev": _SEARCHED, "initial_simplex": around, "xatol": 1e-3, "fatol": 0.1}
+        search = minimize(
+            lambda scales: tried(scales).cost(), log_scales, method="Nelder-Mead", options=options
+        )
+        log_scales = search.x
+    return scaled_laws(likeliest, log_scales[None], _GROUPS)
 
 
 def _simulated_ms(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -> np.ndarray:
