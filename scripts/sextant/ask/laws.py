@@ -271,7 +271,7 @@ class _GPULaws:
     def draw(self, n_draws: int) -> dict[str, ReplicaLaws]:
         """Return the likeliest law and draws of it on each GPU profile."""
         case = self.case
-        # What lies beyond the law is told by enough draws of it.
+        # A measurement is compared with the intervals of the law, which take many draws.
         n_drawn = n_draws if case.probe is None else max(n_draws, LEAST_DRAWS)
         terms = self.model.step_laws(self.rows, n_drawn, case.question.seed)
         drawn = dict(zip(self.profiles, terms, strict=True))

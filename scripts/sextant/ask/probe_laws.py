@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from sextant.law.means import (
 from sextant.points.frame import LENGTHS, limited
 from sextant.simulate.simulation import NAMES, Scheduler
 
+if TYPE_CHECKING:
+    from sextant.law.probed_server import ProbeResult
+
 LEAST_DRAWS = 200
-"""Draws of the law that tell what lies beyond it."""
+"""Draws of the law with which its 90% intervals are known well enough."""
 _ALL_MEDIANS = SLO(
     "all", ttft_ms=1, nttft_ms=1, itl_ms=1, tpot_ms=1, e2e_ms=1, percentile=50, users=1
 )
@@ -38,12 +42,14 @@ def rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
         return UNMEASURED
     is_alike = are_alike(probe[LENGTHS].to_numpy(float), case.lengths)
     rows = probe[is_alike & (probe["gpu_profile_id"] == profile_id)]
-    later_tokens = (rows["output_tokens"] - 1).clip(lower=0)
-    decode_ms = (later_tokens * rows["itl_ms"]).where(later_tokens > 0, 0.0)
-    answer_ms = rows["e2e_ms"].fillna(rows["nttft_ms"] * rows["input_tokens"] + decode_ms)
-    rates_rps = rows[RATE].fillna(1e3 * rows["users"] / answer_ms)
-    rows = rows[rates_rps.notna()]
-    return RateMeasurements(rates_rps.dropna().to_numpy(float), limited(rows, _ALL_MEDIANS))
+    latencies_ms = limited(rows, _ALL_MEDIANS)
+    # An answer of one token has no ITL: it ends with its first token.
+    ends_at_once = (rows["output_tokens"] <= 1) & np.isnan(latencies_ms["e2e"])
+    answers_ms = np.where(ends_at_once, latencies_ms["ttft"], latencies_ms["e2e"])
+    rates_rps = rows[RATE].fillna(1e3 * rows["users"] / answers_ms).to_numpy(float)
+    is_known = ~np.isnan(rates_rps)
+    known_ms = {name: values[is_known] for name, values in latencies_ms.items()}
+    return RateMeasurements(rates_rps[is_known], known_ms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +57,16 @@ class ProbedLoads:
     """Loads of one GPU profile that were measured, beside the law's draws of them."""
 
     scheduler: Scheduler
-    load: MeanLoad
-    users: np.ndarray  #: Of each load.
-    request_rate_rps: np.ndarray | None  #: Of each load; None: users were measured.
-    latencies_ms: np.ndarray  #: TTFT and ITL, (loads, 2); NaN: not measured.
+    result: "ProbeResult"
     beyond: np.ndarray
     """How far TTFT and ITL lie beyond the law, in logarithms, the median over the loads, (2,)."""
     seed: int
 
     def fitted(self, terms: np.ndarray) -> np.ndarray:
         """Return laws, (1 + draws, terms), that give what was measured."""
-        # Few questions have a probe.
-        from sextant.law.probed_server import ProbeResult, fit_laws_to_probe
+        from sextant.law.probed_server import fit_laws_to_probe
 
-        result = ProbeResult(
-            self.load,
-            ttft_ms=self.latencies_ms[:, 0],
-            itl_ms=self.latencies_ms[:, 1],
-            users=self.users,
-            request_rate_rps=self.request_rate_rps,
-        )
-        return fit_laws_to_probe(terms, self.scheduler, result, self.seed)
+        return fit_laws_to_probe(terms, self.scheduler, self.result, self.seed)
 
 
 def probed_loads(
@@ -87,6 +82,8 @@ def probed_loads(
     probe = probe[probe["gpu_profile_id"] == profile_id]
     if probe.empty:
         return None
+    from sextant.law.probed_server import ProbeResult  # few questions have a probe
+
     column = {name: probe[name].to_numpy(float) for name in probe.select_dtypes("number")}
     inputs = column["input_tokens"]
     outputs = column["output_tokens"].clip(min=2)
@@ -104,9 +101,8 @@ def probed_loads(
     latencies_ms = np.stack([ttft_ms, itl_ms], axis=-1)
     drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
     beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
-    return ProbedLoads(
-        scheduler, load, column["users"], rates_rps, latencies_ms, beyond, case.question.seed
-    )
+    result = ProbeResult(load, ttft_ms, itl_ms, column["users"], rates_rps)
+    return ProbedLoads(scheduler, result, beyond, case.question.seed)
 
 
 def scales_elsewhere(probed: Sequence[ProbedLoads], n_draws: int, case: Case) -> np.ndarray:

@@ -32,11 +32,13 @@ class RateMeasurements:
     ) -> list[float]:
         """Return `most_rps` of several limits, which stand by metric.
 
-        What stands beyond the metrics asks for several limits at once: no measurement tells it.
+        Rows of limits beyond those of the metrics ask for several limits at once: no measurement
+        is of these.
         """
         of_metrics = zip(metrics, limits_ms, strict=False)
-        told = [self.most_rps(name, limit_ms) for name, row in of_metrics for limit_ms in row]
-        return told + [np.inf for row in limits_ms[len(metrics) :] for _ in row]
+        most_rps = [self.most_rps(name, limit_ms) for name, row in of_metrics for limit_ms in row]
+        n_more = sum(map(len, limits_ms[len(metrics) :]))
+        return most_rps + [np.inf] * n_more
 
 
 UNMEASURED = RateMeasurements()
