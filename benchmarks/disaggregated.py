@@ -44,9 +44,9 @@ sources call a token, and so the law, is one of a nominal length."""
 SLOTS = Path(__file__).with_name("disaggregated_slots.tsv")
 """`max_batch_size` of TensorRT-LLM's decode workers, for each copy of attention, as the recipes of
 github.com/NVIDIA/srt-slurm (recipes/trtllm) name it; which recipe a point ran is in `nvidia-master`
-of github.com/SemiAnalysisAI/InferenceX at 0004cf5 (none of them drafts). Other points have the
-engine's default: SGLang's recipes have room for all users, the oldest three of TensorRT-LLM are not
-there."""
+of github.com/SemiAnalysisAI/InferenceX at 0004cf5. Only that of configuration 423 drafts, which is
+taken to have run without, as its TPOT is. Other points have the engine's default: SGLang's recipes
+have room for all users, the oldest three of TensorRT-LLM are not there."""
 REPEATS = 0.01
 """Share by which requests/s of one layout differ between two runs, in the median of the mirror's
 repeated rows: of layouts that differ by less, a run of each does not say which is better."""

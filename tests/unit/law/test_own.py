@@ -26,28 +26,28 @@ def measured() -> tuple[pd.DataFrame, np.ndarray]:
     return X, slow_sequences(X, 2.0)
 
 
-def errors(law: Law, X: pd.DataFrame, y_ms: np.ndarray, is_told: np.ndarray) -> np.ndarray:
-    """Return the absolute errors of log ITL at the rows that a fit was not told of."""
-    posterior = fit_law(law, X[is_told].reset_index(drop=True), y_ms[is_told]).posterior
-    asked = X[~is_told]
+def errors(law: Law, X: pd.DataFrame, y_ms: np.ndarray, is_in_fit: np.ndarray) -> np.ndarray:
+    """Return the absolute errors of log ITL at the rows that a fit has not seen."""
+    posterior = fit_law(law, X[is_in_fit].reset_index(drop=True), y_ms[is_in_fit]).posterior
+    asked = X[~is_in_fit]
     predicted = law.predict_log(posterior.most_likely(asked), columns_of(asked))
-    return np.abs(predicted - np.log(y_ms[~is_told]))[:, 1]
+    return np.abs(predicted - np.log(y_ms[~is_in_fit]))[:, 1]
 
 
 def test_other_loads_of_a_measured_llm_follow_its_own_terms(measured) -> None:
     X, y_ms = measured
-    is_told = ~((X["llm_id"] == ASKED) & (X["users"] == 256)).to_numpy()
-    with_own, without = (errors(law, X, y_ms, is_told) for law in (LAW, LAW._replace(own={})))
+    is_in_fit = ~((X["llm_id"] == ASKED) & (X["users"] == 256)).to_numpy()
+    with_own, without = (errors(law, X, y_ms, is_in_fit) for law in (LAW, LAW._replace(own={})))
     assert np.median(with_own) < 0.7 * np.median(without)
 
 
 def test_an_llm_that_the_fit_has_not_seen_has_none(measured) -> None:
     X, y_ms = measured
-    is_told = (X["llm_id"] != ASKED).to_numpy()
-    posterior = fit_law(LAW, X[is_told].reset_index(drop=True), y_ms[is_told]).posterior
+    is_in_fit = (X["llm_id"] != ASKED).to_numpy()
+    posterior = fit_law(LAW, X[is_in_fit].reset_index(drop=True), y_ms[is_in_fit]).posterior
     assert {name.partition("|")[0] for name in posterior.own} == set(LLMS) - {ASKED}
     plain = posterior._replace(own={})
-    asked = X[~is_told]
+    asked = X[~is_in_fit]
     assert np.array_equal(posterior.draw(asked, 20, 1), plain.draw(asked, 20, 1))
 
 

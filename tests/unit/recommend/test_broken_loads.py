@@ -80,9 +80,9 @@ def test_of_each_limit_the_lowest_rate_that_broke_it_counts() -> None:
     rates_rps = np.array([2.0, 4.0, 8.0])
     latencies_ms = {"ttft": np.array([100, 950, 900.0]), "tpot": np.array([10, np.nan, 40.0])}
     measured = RateMeasurements(rates_rps, latencies_ms)
-    told = measured.most_rps_of(["ttft", "tpot"], [[90.0, 900.0, 1000.0], [35.0, 50.0], [1.0]])
-    assert told == pytest.approx([2.0, 4.0, np.inf, 8.0, np.inf, np.inf])
-    assert told[0] < 2 and told[1] < 4 and told[3] < 8
+    most_rps = measured.most_rps_of(["ttft", "tpot"], [[90.0, 900.0, 1000.0], [35.0, 50.0], [1.0]])
+    assert most_rps == pytest.approx([2.0, 4.0, np.inf, 8.0, np.inf, np.inf])
+    assert most_rps[0] < 2 and most_rps[1] < 4 and most_rps[3] < 8
 
 
 def test_no_draw_bears_a_rate_that_broke_a_limit() -> None:
@@ -90,8 +90,8 @@ def test_no_draw_bears_a_rate_that_broke_a_limit() -> None:
     free = BorneRates(surface, LAWS, TARGET, 1.0).at(4.0)
     at_rps = float(np.median(free))
     latencies_ms = {"ttft": np.array([1000.0]), "tpot": np.array([np.nan])}
-    told = replace(LAWS, measured=RateMeasurements(np.array([at_rps]), latencies_ms))
-    borne = BorneRates(surface, told, TARGET, 1.0)
+    laws = replace(LAWS, measured=RateMeasurements(np.array([at_rps]), latencies_ms))
+    borne = BorneRates(surface, laws, TARGET, 1.0)
     assert (borne.at(4.0) < at_rps).all() and borne.at(4.0) == pytest.approx(
         np.minimum(free, at_rps), rel=0.01
     )
@@ -100,7 +100,7 @@ def test_no_draw_bears_a_rate_that_broke_a_limit() -> None:
     assert (borne.within(loose).at(4.0) > at_rps).any()
     rate_rps = 3 * at_rps
     (sizing,) = sized_steadily(
-        {"a": made_up_server("a", 1.0, told)}, rate_rps, TARGET, surface
+        {"a": made_up_server("a", 1.0, laws)}, rate_rps, TARGET, surface
     ).values()
     assert (rate_rps / sizing.needs < at_rps).all()
 
@@ -111,8 +111,8 @@ def test_traffic_that_is_simulated_is_not_offered_such_a_rate_either() -> None:
     server = made_up_server("a", 1.0, LAWS)
     surface = surface_of({"a": server})
     measured = RateMeasurements(np.array([1.0]), {"itl": np.array([501.0])})
-    told = made_up_server("a", 1.0, replace(LAWS, measured=measured))
+    capped = made_up_server("a", 1.0, replace(LAWS, measured=measured))
     free, kept = (
-        sized_steadily({"a": each}, 2.0, target, surface)["a"].needs for each in (server, told)
+        sized_steadily({"a": each}, 2.0, target, surface)["a"].needs for each in (server, capped)
     )
     assert (free < 3).any() and (kept >= 3).all()
