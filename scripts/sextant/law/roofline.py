@@ -15,17 +15,21 @@ from sextant.base.threads import one_thread
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.fit import Checkpoint, LawFit, finish_fit, fit_law
-from sextant.law.means import (
-    STEP_TERMS,
-    BatchLimits,
-    MeanLoad,
-    TermGroup,
+from sextant.law.fit_arrays import (
+    arrays_of_checkpoint,
+    arrays_of_correction,
+    arrays_of_factors,
+    arrays_of_posterior,
+    checkpoint_of,
+    correction_of,
+    factors_of,
+    posterior_of,
 )
-from sextant.law.own import OwnTerms
+from sextant.law.means import STEP_TERMS, BatchLimits, MeanLoad, TermGroup
 from sextant.law.plausible import impossible
 from sextant.law.posterior import Columns, Posterior, columns_of, prior
 from sextant.law.terms import LAW, batch_limits, mean_load, step_law
-from sextant.law.trees import Correction, TargetTrees, learn_correction, load_xgboost
+from sextant.law.trees import Correction, learn_correction
 from sextant.law.unseen import unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
@@ -114,24 +118,10 @@ class Roofline(JointPredictor):
 
     def start_arrays(self) -> dict[str, np.ndarray]:
         """Return from what `finish` makes this fit again: a small part of what `arrays` returns."""
-        checkpoint = self.checkpoint_
-        scales = checkpoint.scales
-        arrays = {
-            "names": checkpoint.names,
-            "before": checkpoint.before,
-            "variance": checkpoint.variance,
-            "mean": checkpoint.coefficients,
-            "groups": [*checkpoint.spread],
-            "spreads": [*checkpoint.spread.values()],
-            "kinds": [*scales],
-            "scales": [*scales.values()],
-            "scales_before": [checkpoint.scales_before.get(kind, scales[kind]) for kind in scales],
-            "noises": [checkpoint.noise[kind] for kind in scales],
-        }
         return (
-            _as_arrays(arrays)
-            | _arrays_of_factors(self.posterior_.unseen_factors)
-            | _arrays_of(self.correction_)
+            arrays_of_checkpoint(self.checkpoint_)
+            | arrays_of_factors(self.posterior_.unseen_factors)
+            | arrays_of_correction(self.correction_)
         )
 
     def finish(self, training: TrainingRows, arrays: Mapping[str, np.ndarray]) -> None:
@@ -140,61 +130,23 @@ class Roofline(JointPredictor):
         Raises ValueError: the arrays are of other points.
         """
         X, y = _plausible(training)
-        kinds = [str(kind) for kind in arrays["kinds"]]
-        scales, scales_before, noise = (
-            dict(zip(kinds, arrays[name], strict=True))
-            for name in ("scales", "scales_before", "noises")
-        )
-        checkpoint = Checkpoint(
-            names=_names_of(arrays),
-            before=arrays["before"],
-            variance=arrays["variance"],
-            scales=scales,
-            scales_before=scales_before,
-            coefficients=arrays["mean"],
-            spread=_spread_of(arrays),
-            noise=noise,
-        )
+        checkpoint = checkpoint_of(arrays)
         with one_thread():
             posterior = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
-        self.posterior_ = posterior._replace(unseen_factors=_factors_of(arrays))
+        self.posterior_ = posterior._replace(unseen_factors=factors_of(arrays))
         self.has_steps = _has_steps(X)
         self.checkpoint_ = checkpoint
-        self.correction_ = _correction_of(arrays)
+        self.correction_ = correction_of(arrays)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that a fit has found, for `restore`."""
-        posterior = self.posterior_
-        arrays = {
-            "names": posterior.names,
-            "mean": posterior.mean,
-            "covariance": posterior.covariance,
-            "groups": [*posterior.spread],
-            "spreads": [*posterior.spread.values()],
-            "kinds": [*posterior.noise],
-            "noises": [*posterior.noise.values()],
-        }
-        return (
-            _as_arrays(arrays)
-            | _arrays_of_factors(posterior.unseen_factors)
-            | _arrays_of_own(posterior.own)
-            | _arrays_of(self.correction_)
-        )
+        return arrays_of_posterior(self.posterior_) | arrays_of_correction(self.correction_)
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
         self.has_steps = _has_steps(X)
-        self.posterior_ = Posterior(
-            law=LAW,
-            names=_names_of(arrays),
-            mean=arrays["mean"],
-            covariance=arrays["covariance"],
-            spread=_spread_of(arrays),
-            noise=dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True)),
-            unseen_factors=_factors_of(arrays),
-            own=_own_of(arrays),
-        )
-        self.correction_ = _correction_of(arrays)
+        self.posterior_ = posterior_of(LAW, arrays)
+        self.correction_ = correction_of(arrays)
 
     def most_likely(self, X: pd.DataFrame) -> LikelyLaw:
         """Return the most likely law of each row."""
@@ -438,61 +390,3 @@ def _plausible(training: TrainingRows) -> TrainingRows:
 
 def _has_steps(X: pd.DataFrame) -> bool:
     return bool(X["is_eager"].mean() <= 0.5)
-
-
-def _names_of(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-    return [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
-
-
-def _arrays_of_factors(factors: Mapping[str, float]) -> dict[str, np.ndarray]:
-    return _as_arrays({"unseen": [*factors], "unseen_factors": [*factors.values()]})
-
-
-def _arrays_of_own(own: Mapping[str, OwnTerms]) -> dict[str, np.ndarray]:
-    """Return own terms as arrays, those of each LLM beside the others' by field."""
-    by_field = {field: [getattr(it, field) for it in own.values()] for field in OwnTerms._fields}
-    names = {"own_names": np.array([*own], str)}
-    return names | {f"own_{field}": np.array(values) for field, values in by_field.items()}
-
-
-def _own_of(arrays: Mapping[str, np.ndarray]) -> dict[str, OwnTerms]:
-    fields = [arrays[f"own_{field}"] for field in OwnTerms._fields]
-    terms = map(OwnTerms._make, zip(*fields, strict=True))
-    return dict(zip(map(str, arrays["own_names"]), terms, strict=True))
-
-
-def _numbers_by_name(names: np.ndarray, numbers: np.ndarray) -> dict[str, float]:
-    return dict(zip(map(str, names), numbers.tolist(), strict=True))
-
-
-def _factors_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-    return _numbers_by_name(arrays["unseen"], arrays["unseen_factors"])
-
-
-def _spread_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-    return _numbers_by_name(arrays["groups"], arrays["spreads"])
-
-
-def _as_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(of_name) for name, of_name in values.items()}
-
-
-def _arrays_of(correction: Correction) -> dict[str, np.ndarray]:
-    """Return a correction as arrays: shares, and the trees of each latency that has some."""
-    arrays = {"shares": np.array([target.share for target in correction.targets])}
-    for number, (_, booster) in enumerate(correction.targets):
-        if booster is not None:
-            raw = booster.save_raw("ubj")
-            arrays[f"trees_{number}"] = np.frombuffer(raw, dtype=np.uint8)
-    return arrays
-
-
-def _correction_of(arrays: Mapping[str, np.ndarray]) -> Correction:
-    targets = []
-    for number, share in enumerate(arrays["shares"].tolist()):
-        booster = None
-        if share:
-            booster = load_xgboost().Booster({"nthread": 1})
-            booster.load_model(bytearray(arrays[f"trees_{number}"].tobytes()))
-        targets.append(TargetTrees(share, booster))
-    return Correction(targets)

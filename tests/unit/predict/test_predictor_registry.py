@@ -93,8 +93,8 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     assert law == {
         f"law/{name}.py"
         for name in (
-            *("effects", "energy", "fact_rows", "fit", "means", "own", "plausible", "posterior"),
-            *("roofline", "terms", "trees", "unseen"),
+            *("effects", "energy", "fact_rows", "fit", "fit_arrays", "means", "own", "plausible"),
+            *("posterior", "roofline", "terms", "trees", "unseen"),
         )
     }
     for name, others in files.items():
