@@ -5,7 +5,7 @@ of latencies and of step laws for a new LLM.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.threads import one_thread
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
-from sextant.law.fit import Checkpoint, LawFit, finish_fit, fit_law
+from sextant.law.fit import Checkpoint, finish_fit, fit_law
 from sextant.law.fit_arrays import (
     arrays_of_checkpoint,
     arrays_of_correction,
@@ -25,19 +25,15 @@ from sextant.law.fit_arrays import (
     factors_of,
     posterior_of,
 )
-from sextant.law.means import STEP_TERMS, BatchLimits, MeanLoad, TermGroup
 from sextant.law.plausible import impossible
-from sextant.law.posterior import Columns, Posterior, columns_of, prior
-from sextant.law.terms import LAW, batch_limits, mean_load, step_law
+from sextant.law.posterior import Posterior, columns_of, prior
+from sextant.law.scaled_steps import USERS, scaled_to_latencies
+from sextant.law.terms import LAW, step_law
 from sextant.law.trees import Correction, learn_correction
-from sextant.law.unseen import unseen_factors
+from sextant.law.unseen import pair_misfit, unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
-from sextant.simulate.simulation import NAMES, StepLaw
-
-_AS_SCALE = 1.645 / 2.920
-"""Turns a normal deviation into the scale of Student's t with 2 degrees of freedom that has the
-same 95% quantile, which is 1.645 deviations and 2.920 scales."""
+from sextant.simulate.simulation import NAMES
 
 
 class LikelyLaw(NamedTuple):
@@ -51,25 +47,6 @@ class LikelyLaw(NamedTuple):
 N_DRAWS = 1000
 _ROWS_AT_ONCE = 500
 """A row of draws takes about half a megabyte while it is computed."""
-
-_USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
-_MANY = 6
-"""Index in `_USERS` of the many users at which the ITL tells what a sequence adds to a step."""
-_GROUPS: tuple[TermGroup, ...] = (
-    ("floor_ms", "dense_ms", "expert_ms"),
-    ("sequence_ms", "kv_token_ms"),
-    ("prefill_token_ms", "prefill_pair_ms"),
-    ("request_ms",),
-)
-"""Terms that are scaled together: those of a step, of a sequence, of a prompt, of a request."""
-_PRIOR_SD = (0.5, 0.5, 1.0)
-"""Standard deviations of the factors of a sequence, a prompt and a request, around 1."""
-_NOISE = 0.02
-"""How closely a scaled law has to give the predictor's latencies, as a share of them."""
-_MOST_SCALED = 20.0
-"""The largest factor by which a term is scaled, up or down."""
-_UNCROWDED = 0.5
-"""Share of the requests that the memory holds. Above it users queue."""
 
 
 class Roofline(JointPredictor):
@@ -188,9 +165,9 @@ class Roofline(JointPredictor):
             fix += "--input-tokens and --output-tokens"
             raise InputError(f"no step can be simulated: {problem}", fix=fix)
         n_rows = len(rows)
-        n_users = len(_USERS)
+        n_users = len(USERS)
         X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
-        X = X.assign(users=np.tile(_USERS, n_rows))
+        X = X.assign(users=np.tile(USERS, n_rows))
         posterior = self.posterior_
         with one_thread():
             phi = posterior.draw_parameters(rows, n_draws, seed)
@@ -199,7 +176,7 @@ class Roofline(JointPredictor):
         # Latencies tell the device's time; the host's is another term of the law.
         facts = columns_of(rows.assign(is_uncaptured=0.0))
         columns = {name: np.tile(values, 1 + n_draws)[:, None] for name, values in facts.items()}
-        columns["users"] = _USERS
+        columns["users"] = USERS
         flat = phi.reshape(-1, 1, phi.shape[-1])
         log_ms = posterior.law.predict_log(flat, columns).reshape(1 + n_draws, n_rows, n_users, 2)
         correction = self.correction_.of(X, log_ms[0].reshape(-1, 2))
@@ -242,141 +219,6 @@ class Roofline(JointPredictor):
         rows[["nttft_factor", "itl_factor"]] = factors
         rows[["nttft_ms", "itl_ms"]] = latencies
         return rows
-
-
-def scaled_to_latencies(phi: np.ndarray, facts: Columns, log_ms: np.ndarray) -> np.ndarray:
-    """Return step laws, (rows, terms), that give latencies at one and at many users.
-
-    The ITL of one user tells the time of a step without load. The ITL and the TTFT of many users,
-    whom the memory holds easily, and the TTFT of one are sums of what a sequence adds to a step,
-    the time of a prompt and that of a request, as in `means.closed_loop`: linear equations in their
-    factors.
-
-    Args:
-        phi: logarithms of the parameters of each row, (rows, parameters).
-        facts: columns of `fact_rows`, (rows,).
-        log_ms: logarithms of TTFT and ITL in ms at `_USERS`, (rows, users, 2).
-    """
-    itl_offset = np.exp(phi[:, -1])
-    law = step_law(phi, facts)
-    term: dict[str, Any] = {name: np.broadcast_to(getattr(law, name), len(phi)) for name in NAMES}
-    term |= {name: itl_offset * term[name] for name in STEP_TERMS}
-    unscaled = StepLaw(**term)
-    load = mean_load(facts)
-    limits = batch_limits(phi, facts)
-
-    ttft_1, itl_1 = np.exp(log_ms[:, 0]).T
-    many = _many_users(load, limits, log_ms)
-    others = many.others
-
-    def weights_ms(tokens: Any) -> np.ndarray:
-        return np.asarray(unscaled.floor_ms + unscaled.weights_ms(tokens))
-
-    sequence_ms = unscaled.sequence_ms + unscaled.kv_token_ms * load.context_tokens
-    prefill_ms = unscaled.prefill_token_ms * load.new_tokens + unscaled.prefill_pair_ms * load.pairs
-    of_step = _scale(itl_1 - sequence_ms, weights_ms(1.0))
-    n_steps = np.maximum(load.new_tokens / limits.max_num_batched_tokens, 1.0)
-    in_step = load.new_tokens / n_steps
-    step_ms = of_step * weights_ms(1 + others)
-    # What a prompt adds to steps beside its own time: more weights.
-    beside_ms = of_step * n_steps * (weights_ms(in_step + 1 + others) - weights_ms(1 + others))
-    beside_1_ms = of_step * n_steps * (weights_ms(in_step + 1.0) - weights_ms(1.0))
-
-    # ITL of many: a step, its sequences, and the prompts that decoding requests see.
-    seen = (1 - limits.wave) * others / load.later_tokens
-    # TTFT of many: also longer steps, the steps under way, and prompts ahead.
-    full_steps = load.new_tokens / limits.max_num_batched_tokens
-    ahead = limits.wave * others
-    waited_ms = limits.wait * (0.5 + limits.is_asynchronous) * many.itl_ms
-    ahead_ms = ahead * full_steps * of_step * weights_ms(limits.max_num_batched_tokens)
-    request_ms = np.asarray(unscaled.request_ms)
-    none_ms = np.zeros_like(request_ms)
-    shares_ms = np.array(  # of sequences, prompts and requests in each latency
-        [
-            [(1 + others) * sequence_ms, seen * prefill_ms, none_ms],
-            [
-                (n_steps + ahead * full_steps) * others * sequence_ms,
-                (1 + ahead) * prefill_ms,
-                request_ms,
-            ],
-            [none_ms, prefill_ms, request_ms],
-        ]
-    )
-    left_ms = np.array(
-        [
-            many.itl_ms - step_ms - seen * beside_ms,
-            many.ttft_ms - waited_ms - n_steps * step_ms - beside_ms - ahead_ms,
-            ttft_1 - n_steps * of_step * weights_ms(1.0) - beside_1_ms,
-        ]
-    )
-    errors_ms = _NOISE * np.array([many.itl_ms, many.ttft_ms, ttft_1])
-    of_sequence, of_prompt, of_request = _weighted_scales(shares_ms, left_ms, errors_ms)
-
-    scales = (of_step, of_sequence, of_prompt, of_request)
-    for names, scale in zip(_GROUPS, scales, strict=True):
-        term |= {name: scale * term[name] for name in names}
-    return np.stack([term[name] for name in NAMES], axis=1)
-
-
-class _ManyUsers(NamedTuple):
-    """What many users get whom the memory holds easily; arrays of shape (rows,)."""
-
-    ttft_ms: np.ndarray
-    itl_ms: np.ndarray
-    others: np.ndarray  #: Other requests that decode beside one.
-
-
-def _many_users(load: MeanLoad, limits: BatchLimits, log_ms: np.ndarray) -> _ManyUsers:
-    """Return the latencies of the most of `_USERS` up to a number that the memory holds easily."""
-    uncrowded = np.maximum(_UNCROWDED * limits.most_decoding(load), _USERS[1])
-    many = np.clip(np.searchsorted(_USERS, uncrowded, side="right") - 1, 1, _MANY)
-    ttft_ms, itl_ms = np.exp(log_ms[np.arange(len(log_ms)), many]).T
-    users = _USERS[many]
-    later_ms = load.later_tokens * itl_ms
-    decoding = users * later_ms / (ttft_ms + later_ms)
-    return _ManyUsers(ttft_ms, itl_ms, decoding * (1 - 1 / users))
-
-
-def _weighted_scales(
-    shares_ms: np.ndarray, wanted_ms: np.ndarray, errors_ms: np.ndarray
-) -> np.ndarray:
-    """Return the factors of terms, (terms, rows), with which they add up to latencies, by weights.
-
-    Args:
-        shares_ms: of each term in each latency, (latencies, terms, rows).
-        wanted_ms: (latencies, rows).
-        errors_ms: how closely each latency is wanted, (latencies, rows).
-    """
-    weighted = (shares_ms / errors_ms[:, None]).transpose(2, 0, 1)
-    wanted = (wanted_ms / errors_ms).T
-    prior = np.diag(1 / np.square(_PRIOR_SD))
-    normal = weighted.transpose(0, 2, 1) @ weighted + prior
-    right = (weighted.transpose(0, 2, 1) @ wanted[..., None])[..., 0] + prior.sum(axis=1)
-    scales = np.linalg.solve(normal, right[..., None])[..., 0].T
-    return np.clip(scales, 1 / _MOST_SCALED, _MOST_SCALED)
-
-
-def _scale(wanted_ms: np.ndarray, unscaled_ms: np.ndarray) -> np.ndarray:
-    """Return the factor from an unscaled time to the wanted one, within reason."""
-    return np.clip(wanted_ms / unscaled_ms, 1 / _MOST_SCALED, _MOST_SCALED)
-
-
-def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
-    """Return the scale of the pair offsets of an LLM that the fit has not seen, by group.
-
-    The law misses an LLM's pairs by different factors. The scale is the standard deviation of
-    these misses within the median LLM, as the scale of Student's t with the same 90% interval. The
-    offsets of LLMs in the fit differ by less, since general effects were fitted to them.
-
-    Args:
-        fitted: the fit.
-        X: its fact rows.
-        pairs: the name of each row's pair.
-    """
-    missed = fitted.problem.observed - fitted.leave_out(X["llm_id"]).log_latencies
-    by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
-    spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
-    return {f"pair {name}_offset": float(value) for name, value in spread.items()}
 
 
 def _plausible(training: TrainingRows) -> TrainingRows:

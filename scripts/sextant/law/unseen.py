@@ -3,7 +3,8 @@
 General effects are fitted to the LLMs of a fit, so that what they leave to these LLMs is less than
 what they leave to another LLM; or more, where a few LLMs are strange. So each LLM of the fit is
 left out of it in turn, and the spread that holds for new LLMs is scaled until nine of ten errors
-lie within the 90% intervals.
+lie within the 90% intervals. Where some points are of the LLM that is asked about (`pair_misfit`)
+the same errors say how far its other pairs may be off.
 """
 
 import numpy as np
@@ -57,6 +58,25 @@ def unseen_factors(fitted: LawFit, X: pd.DataFrame) -> dict[str, float]:
             mean = (n_llms * factor + _PRIOR_LLMS) / (n_llms + _PRIOR_LLMS)
             factors[unseen_key(kind, group)] = float(mean)
     return factors
+
+
+def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
+    """Return the scale of the pair offsets of an LLM that the fit has not seen, by group.
+
+    The law misses an LLM's pairs by different factors. The scale is the standard deviation of
+    these misses within the median LLM, as the scale of Student's t with the same 90% interval. The
+    offsets of LLMs in the fit differ by less, since general effects were fitted to them.
+
+    Args:
+        fitted: the fit.
+        X: its fact rows.
+        pairs: the name of each row's pair.
+    """
+    as_scale = _NORMAL / _OF_EFFECTS
+    missed = fitted.problem.observed - fitted.leave_out(X["llm_id"]).log_latencies
+    by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
+    spread = by_pair.groupby("llm_id").std().median().dropna() * as_scale
+    return {f"pair {name}_offset": float(value) for name, value in spread.items()}
 
 
 def architecture_names(X: pd.DataFrame) -> pd.Series:

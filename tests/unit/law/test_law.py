@@ -14,8 +14,9 @@ from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows
 from sextant.law.fit import fit_law
 from sextant.law.posterior import columns_of
-from sextant.law.roofline import Roofline, pair_misfit
+from sextant.law.roofline import Roofline
 from sextant.law.terms import LAW, PARAMETERS, terms
+from sextant.law.unseen import pair_misfit
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables
 from sextant.predict.predictor import TrainingRows
 

@@ -94,7 +94,7 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
         f"law/{name}.py"
         for name in (
             *("effects", "energy", "fact_rows", "fit", "fit_arrays", "means", "own", "plausible"),
-            *("posterior", "roofline", "terms", "trees", "unseen"),
+            *("posterior", "roofline", "scaled_steps", "terms", "trees", "unseen"),
         )
     }
     for name, others in files.items():
