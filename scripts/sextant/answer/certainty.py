@@ -8,6 +8,7 @@ import numpy as np
 from sextant.answer.option import Option
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
+from sextant.facts.answer_times import requests_in_flight
 from sextant.facts.slo import METRICS
 from sextant.law.means import open_loop
 from sextant.pages.blocks import Block, Note, Section, Table
@@ -175,7 +176,7 @@ def _users_at(laws: ReplicaLaws, mean: MeanRequest, replica_rps: float) -> int:
     """Return the requests in flight at a replica, by the likeliest law; the most beyond it."""
     limits = mean.limits(laws.scheduler)
     means = open_loop(laws.law(0), limits, mean.load(), np.array([[replica_rps]]))
-    users = replica_rps * means.e2e_ms[0, 0] / 1e3
+    users = requests_in_flight(replica_rps, means.e2e_ms[0, 0])
     return max(round(users if np.isfinite(users) else laws.most_decoding(mean)), 1)
 
 

@@ -14,6 +14,7 @@ from sextant.ask.laws import DRAFTED_ITL, CaseLaws
 from sextant.ask.question import SPECULATION, Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import FAIR
+from sextant.facts.answer_times import answer_ms
 from sextant.pages.words import chance, plural
 from sextant.predict.predictor import INTERVAL, JointPredictor
 
@@ -81,7 +82,7 @@ def drafting_gains(
         way.excluded  # noqa: B018  raises InputError where the LLM does not fit
         rows = way.rows_at(model, [users], [profile_id])
         samples_ms = draw_latencies(model, way, rows)[:, 0]
-        return np.asarray(samples_ms[:, 0] * inputs + samples_ms[:, 1] * max(outputs - 1, 0))
+        return answer_ms(samples_ms[:, 0] * inputs, samples_ms[:, 1], outputs)
 
     plain = case.varied(dict.fromkeys(SPECULATION), gpu_profiles)
     without_ms = request_ms(plain)

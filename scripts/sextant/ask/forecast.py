@@ -14,6 +14,7 @@ from sextant.ask.caveats import failing_servers_notes
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads
+from sextant.facts.answer_times import answer_ms, rate_of_users
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
@@ -68,7 +69,7 @@ class Fitted:
         # Where E2E alone was measured both latencies are in the law's proportion.
         law_ms = np.median(samples_ms, axis=0)
         inputs, outputs, measured_ms = (points[name] for name in (*LENGTHS, "e2e_ms"))
-        e2e_ms = law_ms[:, 0] * inputs + law_ms[:, 1] * (outputs - 1).clip(lower=0)
+        e2e_ms = answer_ms(law_ms[:, 0] * inputs, law_ms[:, 1], outputs)
         has_e2e_alone = measured_ms.notna() & points[TARGETS].isna().all(axis=1)
         scaled = pd.DataFrame(law_ms, points.index, TARGETS).mul(measured_ms / e2e_ms, axis=0)
         points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
@@ -224,7 +225,7 @@ class Forecast:
             row |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
             row[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
         e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], lengths))
-        return pd.Series(row | {"requests_per_s": 1e3 * users / e2e_ms})
+        return pd.Series(row | {"requests_per_s": rate_of_users(users, e2e_ms)})
 
 
 def draw_latencies(model: JointPredictor, case: Case, X: pd.DataFrame) -> np.ndarray:

@@ -12,6 +12,7 @@ from pydantic import Field
 from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.probe_bounds import PossibleLatencies
 from sextant.base.sheets import Row, load_sheet
+from sextant.facts.answer_times import answer_ms, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import Latencies
@@ -132,12 +133,12 @@ def _measured(
     rate_rps = math.nan if probe.request_rate_rps is None else probe.request_rate_rps
     users = probe.users
     if users is None:
-        answer_ms = ttft_ms + itl_ms * max(outputs - 1, 0) if math.isnan(e2e_ms) else e2e_ms
-        if math.isnan(answer_ms):
+        took_ms = float(answer_ms(ttft_ms, itl_ms, outputs)) if math.isnan(e2e_ms) else e2e_ms
+        if math.isnan(took_ms):
             fix = "give e2e_ms, or TTFT and ITL or TPOT"
             problem = "how long an answer takes is not known, so not how many are in flight"
             raise row.error(problem, "e2e_ms", fix)
-        users = max(round(rate_rps * answer_ms / 1e3), 1)
+        users = max(round(requests_in_flight(rate_rps, took_ms)), 1)
     return [users, rate_rps, inputs, outputs, e2e_ms, ttft_ms / inputs, itl_ms, *in_file]
 
 

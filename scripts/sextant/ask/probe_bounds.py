@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sextant.base.sheets import Row
+from sextant.facts.answer_times import answer_ms
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.words import number
@@ -52,7 +53,7 @@ class PossibleLatencies:
         step_ms = bytes_read / (gpu_profile.n_gpus * gpu_profile.gpu.memory_bandwidth_gb_s * 1e6)
         ttft_ms = max(step_ms, _LEAST_TTFT_MS)
         itl_ms = max(step_ms / _MOST_TOKENS_PER_STEP, _LEAST_ITL_MS)
-        e2e_ms = ttft_ms + max(output_tokens - 1, 0) * itl_ms
+        e2e_ms = float(answer_ms(ttft_ms, itl_ms, output_tokens))
         least = (ttft_ms, ttft_ms / input_tokens, itl_ms, itl_ms, e2e_ms)
         most = (_MOST_TTFT_MS, _MOST_TTFT_MS / input_tokens, _MOST_ITL_MS, _MOST_ITL_MS)
         return cls(

@@ -9,6 +9,7 @@ import numpy as np
 from sextant.ask.case import Case
 from sextant.ask.probe import RATE
 from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
+from sextant.facts.answer_times import rate_of_users
 from sextant.facts.slo import SLO, are_alike
 from sextant.law.calibration import beyond_law
 from sextant.law.means import (
@@ -43,10 +44,8 @@ def rate_measurements(case: Case, profile_id: str) -> RateMeasurements:
     is_alike = are_alike(probe[LENGTHS].to_numpy(float), case.lengths)
     rows = probe[is_alike & (probe["gpu_profile_id"] == profile_id)]
     latencies_ms = limited(rows, _ALL_MEDIANS)
-    # An answer of one token has no ITL: it ends with its first token.
-    ends_at_once = (rows["output_tokens"] <= 1) & np.isnan(latencies_ms["e2e"])
-    answers_ms = np.where(ends_at_once, latencies_ms["ttft"], latencies_ms["e2e"])
-    rates_rps = rows[RATE].fillna(1e3 * rows["users"] / answers_ms).to_numpy(float)
+    answered_rps = rate_of_users(rows["users"], latencies_ms["e2e"])
+    rates_rps = rows[RATE].fillna(answered_rps).to_numpy(float)
     is_known = ~np.isnan(rates_rps)
     known_ms = {name: values[is_known] for name, values in latencies_ms.items()}
     return RateMeasurements(rates_rps[is_known], known_ms)

@@ -6,6 +6,7 @@ import numpy as np
 
 from sextant.decide.asked_limits import asked_of
 from sextant.decide.latency_surface import LEAST_DECODING, BorneRates, Loads, SteadyLoad
+from sextant.facts.answer_times import requests_in_flight
 from sextant.law.means import open_loop
 from sextant.simulate.simulation import StepLaw
 
@@ -41,5 +42,5 @@ def latencies_at(borne: BorneRates, rate_rps: float, replicas: int) -> DrawnLate
         limited_ms[name] = np.full(len(replica.terms), np.inf)
         limited_ms[name][is_stable] = ratios[:, number] * limit.limit_ms
     in_flight = np.full(len(replica.terms), np.inf)
-    in_flight[is_stable] = rate_rps / replicas * loads.means.e2e_ms[:, 0] / 1e3
+    in_flight[is_stable] = requests_in_flight(rate_rps / replicas, loads.means.e2e_ms[:, 0])
     return DrawnLatencies(limited_ms, in_flight)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sextant.base.files import jsonable
 from sextant.decide.sizing import size_replicas
+from sextant.facts.answer_times import rate_of_users
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, replica_load
@@ -184,7 +185,7 @@ def _replica_rate(curve: pd.DataFrame, slo: SLO, level: int) -> float:
         return measured
     lengths = curve[LENGTHS].to_numpy(float)[level]
     e2e_ms = slo.request_ms(row[TARGETS].to_numpy(float), lengths)
-    return 1e3 * float(row["users"]) / float(e2e_ms)
+    return float(rate_of_users(row["users"], e2e_ms))
 
 
 def _none_if_nan(value: Any) -> Any:

@@ -9,5 +9,6 @@ what is unusual about its family; `llm_decoder` counts. `llm_sizes` and `llm_lay
 kinds of layers, `llm_mixers` and `llm_experts` what is in them; `llm_variants` has families that
 need code. `llm_quantization` and `llm_modules` find the bits of weights. `speculation` adds what
 drafts tokens and how many are accepted. `engine` has what serving takes: memory, the engine's
-schedule, the time to start. `slo` has limits of latencies and the load.
+schedule, the time to start. `slo` has limits of latencies and the load, `answer_times` how long an
+answer takes and how many are under way.
 """

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Id, check_fields, load_sheet
+from sextant.facts.answer_times import answer_ms, rate_of_users
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
@@ -244,8 +245,7 @@ class SLO(Limits):
         """
         if self.users is not None:
             return users
-        rates: np.ndarray = 1e3 * users / self.request_ms(latencies_ms, lengths)
-        return rates
+        return np.asarray(rate_of_users(users, self.request_ms(latencies_ms, lengths)))
 
     def meets(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return whether `latencies` meet all limits, shape (...); NaN does not."""
@@ -283,8 +283,7 @@ class SLO(Limits):
     ) -> np.ndarray:
         """Return E2E at a percentile; arguments as of `latencies`."""
         first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
-        e2e_ms: np.ndarray = first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
-        return e2e_ms
+        return answer_ms(first * lengths[..., 0], gap, lengths[..., 1])
 
     def _at(self, latencies_ms: np.ndarray, side: int, percentile: int) -> np.ndarray:
         target = (_FIRST, _PER_TOKEN)[side]

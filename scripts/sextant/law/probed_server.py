@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from sextant.facts.answer_times import requests_in_flight
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
@@ -134,7 +135,8 @@ def _log_slower(laws: np.ndarray, limits: BatchLimits, probe: ProbeResult) -> np
     if probe.request_rate_rps is None:
         return np.zeros(len(laws))
     answers_ms = probe.ttft_ms + probe.load.later_tokens * probe.itl_ms
-    in_flight = np.maximum(np.atleast_1d(probe.request_rate_rps) * answers_ms / 1e3, 1.0)
+    rates_rps = np.atleast_1d(probe.request_rate_rps)
+    in_flight = np.maximum(requests_in_flight(rates_rps, answers_ms), 1.0)
     means = closed_loop(broadcast_laws(laws), limits, probe.load, in_flight)
     slower = np.log(probe.itl_ms / means.itl_ms)
     return np.asarray(np.nan_to_num(slower).mean(axis=-1))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sextant.facts.answer_times import answer_ms, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, SLO, between, end_column, factor
@@ -144,12 +145,14 @@ def at_percentile(
     # Requests in flight = request rate × E2E, at least 1. E2E is measured, else TTFT + (output
     # tokens − 1) × ITL; means are taken, or medians where a point has no means.
     e2e_ms = pd.Series(np.nan, frame.index)
-    steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
+    outputs = frame["output_tokens"].astype(float)
     for statistic in ("mean", "median"):
         values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
-        computed = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
+        computed_ms = answer_ms(values["ttft_ms"].fillna(0), values["itl_ms"], outputs)
+        computed = pd.Series(computed_ms, frame.index).where(computed_ms > 0)
         e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(computed)
-    in_flight = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
+    rates_rps = frame["request_rate_rps"].astype(float)
+    in_flight = requests_in_flight(rates_rps, e2e_ms).round().clip(lower=1)
     in_flight = in_flight.where(np.isfinite(in_flight)).astype("Int64")
     frame["users"] = frame["users"].astype("Int64").fillna(in_flight)
 
@@ -262,7 +265,8 @@ def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame
     first = first.where(first.notna(), ttft)
     gap = at("tpot")
     gap = gap.where(gap.notna(), at("itl"))
-    return first + gap.mul((outputs - 1).clip(lower=0), axis=0)
+    e2e_ms = answer_ms(first.to_numpy(), gap.to_numpy(), outputs.to_numpy()[:, None])
+    return pd.DataFrame(e2e_ms, points.index, first.columns)
 
 
 def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:

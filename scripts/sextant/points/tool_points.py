@@ -14,6 +14,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import check_fields
+from sextant.facts.answer_times import requests_in_flight
 from sextant.facts.slo import MAX_FAILED
 from sextant.pages.words import number, percent, plural
 from sextant.points.folder_sheets import PointRow, check_latencies
@@ -160,7 +161,7 @@ def _load_doubts(run: ToolRun, values: Point) -> Iterable[str]:
     e2e_ms = run.latencies["e2e"].mean
     in_flight = None
     if load.answered_rps is not None and e2e_ms is not None:
-        in_flight = load.answered_rps * e2e_ms / 1e3  # by Little's law
+        in_flight = requests_in_flight(load.answered_rps, e2e_ms)
     if load.users is not None:
         if (users := values["users"]) < load.users:
             yield f"idle users ({plural(users, 'request')} for {load.users} users)"

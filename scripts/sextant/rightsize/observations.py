@@ -11,6 +11,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import write_text
+from sextant.facts.answer_times import requests_in_flight
 from sextant.rightsize.question import Deployed
 from sextant.trace.observed import Observed, ObservedSlot, joined_slots
 
@@ -50,7 +51,7 @@ class ObservedPoint:
     def in_flight(self) -> float | None:
         """Requests that are answered at a time, by Little's law; None: E2E was not observed."""
         e2e_ms = self.mean_ms("e2e")
-        return None if e2e_ms is None else self.slot.rate_rps * e2e_ms / 1e3
+        return None if e2e_ms is None else requests_in_flight(self.slot.rate_rps, e2e_ms)
 
 
 def observed_points(observed: Observed, deployed: Deployed) -> list[ObservedPoint]:

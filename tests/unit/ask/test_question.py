@@ -229,6 +229,12 @@ def test_a_probe_of_a_rate_has_the_requests_in_flight_as_users(source, tmp_path)
     assert read["users"].tolist() == [6, 24]  # 4 × 1.5 s and 8 × 3 s
 
 
+def test_a_rate_of_answers_of_one_token_needs_no_time_per_token(source, tmp_path) -> None:
+    path = table(tmp_path, "gpu_profile_id,request_rate_rps,ttft_ms\n1xT4-16GB,4,500\n")
+    read = read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 1.0))
+    assert read["users"].tolist() == [2]
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

@@ -1,0 +1,30 @@
+"""How long an answer takes, and how many answers are under way."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sextant.facts.answer_times import answer_ms, rate_of_users, requests_in_flight
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "itl_ms", "output_tokens", "expected_ms"),
+    [
+        (500, 20, 51, 1500),
+        (500, math.nan, 1, 500),  # it ends with its first token
+        (500, 20, 0.5, 500),
+        (500, math.nan, 2, math.nan),
+        (math.nan, 20, 1, math.nan),
+        (500, 20, math.nan, math.nan),
+    ],
+)
+def test_an_answer_takes_its_first_token_and_all_later_ones(
+    ttft_ms: float, itl_ms: float, output_tokens: float, expected_ms: float
+) -> None:
+    np.testing.assert_equal(float(answer_ms(ttft_ms, itl_ms, output_tokens)), expected_ms)
+
+
+def test_a_rate_and_the_answers_under_way_tell_each_other() -> None:
+    assert requests_in_flight(4, 1500) == 6
+    assert rate_of_users(6, 1500) == 4
