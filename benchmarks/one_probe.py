@@ -28,7 +28,7 @@ from sextant.judge.folds import share_lengths
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile, is_usable
 from sextant.predict.predictor import Draws, TrainingRows
 from sextant.predict.tuning import results_of
 
@@ -52,8 +52,7 @@ class Fold(NamedTuple):
 def folds(task: Task) -> Iterator[Fold]:
     """Yield the folds of a task."""
     points = at_percentile(task.points, (50, 50), "ttft" if task.has_fixed_lengths else "nttft")
-    known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
-    points = points[known].reset_index(drop=True).astype({"users": "int64"})
+    points = points[is_usable(points)].reset_index(drop=True).astype({"users": "int64"})
     for name, rows in held_out_folds(points, task, "llm"):
         training, asked = points[~rows], points[rows]
         if not task.has_fixed_lengths:

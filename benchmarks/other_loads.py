@@ -21,7 +21,7 @@ from sextant.judge.task import task_of_characterization
 from sextant.law.effects import deployments
 from sextant.law.plausible import impossible
 from sextant.law.roofline import Roofline
-from sextant.points.frame import TARGETS, at_percentile
+from sextant.points.frame import TARGETS, at_percentile, is_usable
 from sextant.predict.predictor import TrainingRows
 
 _ALIKE = np.log(1.25)
@@ -75,8 +75,7 @@ def main() -> None:
 
     task = task_of_characterization(todays_sources())
     points = at_percentile(task.points, (50, 50), "ttft")
-    is_known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
-    points = points[is_known].reset_index(drop=True)
+    points = points[is_usable(points)].reset_index(drop=True)
     model = Roofline(_ANY_LOAD, task.facts.profiles, 42)
     X = model.design(points, task.facts)
     kept = ~impossible(X, points[TARGETS].to_numpy(float))

@@ -32,7 +32,7 @@ from sextant.points.characterization import Characterization, combined
 from sextant.points.export import export_folder, write_description, write_points
 from sextant.points.folder import load_folder, shipped_sources
 from sextant.points.folder_sheets import Description
-from sextant.points.frame import TARGETS, FactTables, at_percentile
+from sextant.points.frame import FactTables, at_percentile, is_usable
 from sextant.points.measured import load_all
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream
@@ -130,7 +130,7 @@ def _predicted(known: Characterization, fit_on: Sequence[str], seed: int) -> pd.
     shipped = [load_folder(shipped_sources()[name]) for name in fit_on]
     both = combined([*shipped, known])
     points = at_percentile(both.points, (50, 50))
-    points = points[(points[TARGETS] > 0).any(axis=1)].reset_index(drop=True)
+    points = points[is_usable(points)].reset_index(drop=True)
     facts = FactTables(both.llms, both.profiles, None)
     task = Task(both.source, points, facts, feasible=(), has_fixed_lengths=True)
     rows = (points["source"] == known.source).to_numpy()

@@ -141,7 +141,7 @@ def training_at(model: JointPredictor, case: Case, slo: SLO) -> Training:
     points = case.trusted_points
     latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
-    is_measured = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
+    is_measured = frame.is_usable(latencies)
     latencies = latencies[is_measured].astype({"users": "int64"}).reset_index(drop=True)
     n_llms = latencies["llm_id"].nunique()
     if n_llms < model.min_training_llms:

@@ -14,7 +14,7 @@ from sextant.facts.slo import SLO
 from sextant.judge.folds import share_lengths
 from sextant.judge.task import Task
 from sextant.pages.words import plural
-from sextant.points.frame import TARGETS, FactTables, at_percentile
+from sextant.points.frame import TARGETS, FactTables, at_percentile, is_usable
 from sextant.predict.predictor import (
     Draws,
     JointPredictor,
@@ -106,18 +106,17 @@ def _usable_points(
         problem = f"{predictor} needs reference measurements"
         raise InputError(problem, field="--predictor", fix=fix)
     points = at_percentile(task.points, statistic.percentiles, statistic.first_token)
-    is_usable = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
-    if progress and not is_usable.all():
-        n_left_out = (~is_usable).sum()
+    usable = points[is_usable(points)].reset_index(drop=True)
+    if progress and len(usable) < len(points):
+        n_left_out = len(points) - len(usable)
         progress(f"{n_left_out} of {len(points)} points have no latency or load: left out")
-    points = points[is_usable].reset_index(drop=True)
 
-    missing = points[TARGETS].isna().any(axis=1).sum()
+    missing = usable[TARGETS].isna().any(axis=1).sum()
     if missing and not draws_samples(predictor):
-        problem = f"{predictor} needs TTFT and ITL; {missing} of {len(points)} points lack one"
+        problem = f"{predictor} needs TTFT and ITL; {missing} of {len(usable)} points lack one"
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
-    return points
+    return usable
 
 
 def held_out_folds(

@@ -166,6 +166,14 @@ def at_percentile(
     return ordered.astype({**types, "users": whole})
 
 
+def is_usable(latencies: pd.DataFrame) -> pd.Series:
+    """Return which points (`at_percentile`) predictors can learn from, and can be judged on.
+
+    These have nTTFT or ITL, and users, who are stated or follow from a request rate.
+    """
+    return (latencies[TARGETS] > 0).any(axis=1) & latencies["users"].notna()
+
+
 def served_as_most(points: pd.DataFrame) -> dict[str, Any]:
     """Return how most points were served, by `SERVING`; None where no point says."""
     return {name: points[name].mode().get(0) for name in SERVING}
