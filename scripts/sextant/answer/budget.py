@@ -13,7 +13,7 @@ from sextant.answer.words import answer_source_line, chosen_words, limits_words
 from sextant.ask.case import Case
 from sextant.base.errors import InputError
 from sextant.decide.budget import largest_factor
-from sextant.decide.sizing import MOST_REPLICAS
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table

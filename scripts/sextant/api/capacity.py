@@ -18,6 +18,7 @@ from sextant.api.question_options import (
 from sextant.api.shown import ShownAnswer, shown_budget
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
+from sextant.decide.most_replicas import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from sextant.capacity.question import CapacityQuestion
@@ -51,7 +52,8 @@ class SearchOptions:
     startup: str | None = None
     """From the order of a replica until it serves: 5min, or phases of the measured start,
     image=0s,weights=60s; by the LLM's size by default."""
-    least_replicas: Annotated[int, typer.Option(min=1, max=4096)] = 1  #: Replicas at any time.
+    least_replicas: Annotated[int, typer.Option(min=1, max=MOST_REPLICAS)] = 1
+    """Replicas at any time."""
     router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
     split_tokens: Annotated[int | None, typer.Option(min=1)] = None

@@ -13,6 +13,7 @@ from sextant.api.question_options import CaseOptions, LimitOptions
 from sextant.api.shown import ShownAnswer
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
+from sextant.decide.most_replicas import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from sextant.capacity.simulation import Deployment, Sent
@@ -32,8 +33,9 @@ class SimulateOptions:
     """The deployment, who sends requests, and how it is simulated."""
 
     gpu_profile: str  #: GPU profile of a replica, e.g. 1xH100-80GB.
-    replicas: Annotated[int, typer.Option(min=1, max=4096)] = 1  #: Replicas behind a router.
-    decode_replicas: Annotated[int | None, typer.Option(min=1, max=4096)] = None
+    replicas: Annotated[int, typer.Option(min=1, max=MOST_REPLICAS)] = 1
+    """Replicas behind a router."""
+    decode_replicas: Annotated[int | None, typer.Option(min=1, max=MOST_REPLICAS)] = None
     """Replicas that decode, while --replicas compute the prompts; all do both by default."""
     decode_gpu_profile: str | None = None  #: GPU profile of those; that of the others by default.
     policy: Path | None = None

@@ -27,7 +27,7 @@ from sextant.capacity.answer import (
 )
 from sextant.capacity.manifests import RayConfig, ScaledObject
 from sextant.capacity.timeline import timeline_charts
-from sextant.decide.sizing import MOST_REPLICAS
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.decide.windows import Target
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import (

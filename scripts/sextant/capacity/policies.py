@@ -18,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import reading
 from sextant.base.sheets import read_yaml
 from sextant.capacity.queries import Unread, read_query
-from sextant.decide.sizing import MOST_REPLICAS
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.simulate.scaling import (
     Direction,
     Reactive,

@@ -15,8 +15,9 @@ import numpy as np
 
 from sextant.decide.asked_limits import is_smooth
 from sextant.decide.latency_surface import BorneRates, LatencySurface
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.decide.replicas import SimulatedReplica
-from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, reached_by
+from sextant.decide.sizing import fewest_replicas, reached_by
 from sextant.decide.windows import Judged, Target
 from sextant.simulate.simulation import on_threads
 from sextant.workload.requests import RequestStream, SteadyTraffic, Traffic

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sextant.base.errors import InputError
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.facts.engine import AS_SHIPPED, ServerOptions
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
@@ -262,9 +263,6 @@ def reached_by(values: np.ndarray, share: float) -> float:
     """Return the least of some values that this share of them does not exceed."""
     position = max(int(np.ceil(share * len(values) - 1e-9)), 1) - 1
     return float(np.sort(values)[position])
-
-
-MOST_REPLICAS = 4096
 
 
 def fewest_replicas(

@@ -25,7 +25,7 @@ from sextant.answer.words import (
 )
 from sextant.ask.api_prices import api_section
 from sextant.decide.decision import FAIR, SAFE
-from sextant.decide.sizing import MOST_REPLICAS
+from sextant.decide.most_replicas import MOST_REPLICAS
 from sextant.facts.gpu import GIB
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Beside, Block, Document, Facts, Headline, Note, Section, Table

@@ -25,7 +25,8 @@ from sextant.decide.decision import (
     weigh,
     weigh_needed,
 )
-from sextant.decide.sizing import MOST_REPLICAS, candidates, recommend_cheapest
+from sextant.decide.most_replicas import MOST_REPLICAS
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Widget
 from sextant.predict.predictor import Draws

@@ -21,7 +21,8 @@ from sextant.answer.rate_sizer import RateSizer
 from sextant.base.files import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, REWARD, SAFE
 from sextant.decide.latency_surface import ANCHOR_STEP
-from sextant.decide.sizing import MOST_REPLICAS, RATE_STEPS, curves, in_steps
+from sextant.decide.most_replicas import MOST_REPLICAS
+from sextant.decide.sizing import RATE_STEPS, curves, in_steps
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import BROKEN_MS
