@@ -11,7 +11,16 @@ from sextant.ask.source import Source
 from sextant.decide.headroom import Headroom, LimitRoom, NextBest
 from sextant.facts.gpu import origin_line
 from sextant.facts.slo import METRICS, SLO, Limit
-from sextant.pages.words import chance, joined, number, per_second, percent, plural, usd_words
+from sextant.pages.words import (
+    chance,
+    joined,
+    number,
+    per_second,
+    percent,
+    plural,
+    usd_number,
+    usd_words,
+)
 
 OPEN_WORDS = "so few requests that they leave an upper end open: it may be higher"
 """Of a probability, where `Headroom.is_open`."""
@@ -203,8 +212,8 @@ def next_words(option: NextBest) -> str:
     now = option.usd_per_hour / option.replicas
     below = option.wins_below_usd_per_hour
     return (
-        f"{name}, {number(option.extra_usd_per_hour)} USD/h more; wins below {number(below)} "
-        f"USD/h a replica (now {number(now)}, {percent(1 - below / now)} less)"
+        f"{name}, {usd_words(option.extra_usd_per_hour)} more; wins below {usd_words(below)} "
+        f"a replica (now {usd_number(now)}, {percent(1 - below / now)} less)"
     )
 
 

@@ -1,5 +1,6 @@
 """A capacity answer in words: blocks for a person, beside the JSON for a program."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -415,8 +416,9 @@ def split_line(split: Split, usd_per_hour: float) -> str:
     price = usd_words(split.usd_per_hour)
     text += f"{' and '.join(pools)}, {price}, probability {_chance(split.probability_met)}"
     saved = usd_per_hour - split.usd_per_hour
-    verdict = f"{abs(saved):.2f} USD/h {'less' if saved > 0 else 'more'} than one pool"
-    return f"{text}: {verdict if round(saved, 2) else 'as much as one pool'}"
+    if math.isclose(usd_per_hour, split.usd_per_hour):
+        return f"{text}: as much as one pool"
+    return f"{text}: {usd_words(abs(saved))} {'less' if saved > 0 else 'more'} than one pool"
 
 
 def _schedule_line(schedule: Schedule) -> str:
@@ -434,7 +436,7 @@ def _schedule_line(schedule: Schedule) -> str:
     saved = "saves nothing: starting takes as much"
     if schedule.saved > 0:
         saved = f"saves {percent(schedule.saved)} "
-        saved += f"({schedule.usd_per_hour_saved:.2f} USD/h on average)"
+        saved += f"({usd_words(schedule.usd_per_hour_saved)} on average)"
     return (
         f"by {slot}: {_span(min(counts), max(counts))}, {number(schedule.replica_hours)} replica "
         f"hours instead of {number(schedule.fixed_replica_hours)}, with "

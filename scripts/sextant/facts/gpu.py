@@ -13,6 +13,7 @@ from pydantic import Field
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.base.sheets import Row, check_fields, load_sheet, read_yaml
+from sextant.pages.words import usd_words
 
 GPUS = resource("gpus")  # the facts of devices that ship
 GIB = 2**30
@@ -365,7 +366,7 @@ def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
     return [
         f"The price is that of the GPUs in use: {provider} rents them "
         f"{rented.n_gpus // rented.machines} at a time as {rented.instance}, "
-        f"{times * rented.machines} of which cost {times * rented.usd_per_hour:,.2f} USD/h. "
+        f"{times * rented.machines} of which cost {usd_words(times * rented.usd_per_hour)}. "
         "Others have to use the rest."
     ]
 

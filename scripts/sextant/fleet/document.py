@@ -207,11 +207,12 @@ def _worth_words(worth: ChangeWorth) -> str:
     saved = worth.usd_per_hour_saved
     if worth.serves:
         dropped = f" in place of {_few(worth.drops)}" if worth.drops else ""
-        return f"serves {_few(worth.serves)}{dropped}, {-saved:+.2f} USD/h"
+        sign = "-" if saved > 0 else "+"
+        return f"serves {_few(worth.serves)}{dropped}, {sign}{usd_words(abs(saved))}"
 
     bound = worth.at_most_usd_per_hour
-    at_most = f" (at most {bound:.2f})" if bound > max(1.01 * saved, 0.01) else ""
-    return f"saves {saved:.2f} USD/h{at_most}" if saved >= 0.005 or at_most else "nothing"
+    at_most = f" (at most {usd_number(bound)})" if bound > max(1.01 * saved, 0.01) else ""
+    return f"saves {usd_words(saved)}{at_most}" if saved >= 0.005 or at_most else "nothing"
 
 
 _STRINGS = ("source", "demand_id", "team", "llm_id", "status", "gpu_profile_id", "nodes", "mend")

@@ -552,5 +552,7 @@ def test_two_pools_take_short_and_long_inputs_apart() -> None:
     assert found.probability_met == 1.0
     line = split_line(found, sum(sizes) * PROFILE.usd_per_hour + 1)
     assert "1.00 USD/h less than one pool" in line
+    assert "0.003 USD/h more than one pool" in split_line(found, found.usd_per_hour - 0.003)
+    assert "as much as one pool" in split_line(found, found.usd_per_hour + 1e-12)
     with pytest.raises(InputError, match="0 of 600 requests have more than 9,000"):
         size_split({"1xA": server}, traffic, 9000, target, 0.7, surface)

@@ -193,8 +193,8 @@ def test_the_price_at_which_another_option_wins():
     other = {"gpu_profile_id": "b", "replicas": 1, "users_per_replica": 8, "usd_per_hour": 0.3}
     found = compare_options(chosen, other)
     assert (found.extra_usd_per_hour, found.wins_below_usd_per_hour) == (0.1, 0.2)
-    said = "wins below 0.2 USD/h a replica (now 0.3, 33.3 % less)"
-    assert next_words(found) == f"1 replica × b, 0.1 USD/h more; {said}"
+    said = "wins below 0.20 USD/h a replica (now 0.30, 33.3 % less)"
+    assert next_words(found) == f"1 replica × b, 0.10 USD/h more; {said}"
 
 
 def test_tokens_share_a_price_as_they_are_told():

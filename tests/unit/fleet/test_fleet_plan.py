@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -188,6 +189,8 @@ def test_a_node_that_serves_a_higher_priority_in_place_of_another_says_so():
     (worth,) = answer.further_nodes
     assert (worth.n_more_served, worth.serves, worth.drops) == (0, ("a",), ("b",))
     assert "serves a in place of b, +3.00 USD/h" in as_text(fleet_document(answer))
+    dear = replace(worth, usd_per_hour_saved=-1234.5)
+    assert "+1,234.50 USD/h" in as_text(fleet_document(replace(answer, further_nodes=(dear,))))
 
 
 def large_fleet(n_demands, scale):

@@ -207,7 +207,7 @@ def test_the_page_opens_with_what_to_rent_and_what_follows_from_it(report):
     assert "ITL 15 ms (14 to unknown), limit 20 ms at p50 25 % below it; at least 16 users" in card
     assert "Load of a replica 8 users" in card
     assert "the SLO is not kept: the 1 left carries 8 users within the limits, 50 % of" in card
-    assert "2 replicas × large, 0.4 USD/h more; wins below 0.1 USD/h a replica (now 0.3" in card
+    assert "2 replicas × large, 0.40 USD/h more; wins below 0.10 USD/h a replica (now 0.3" in card
     assert "Probability to meet the SLO 0.93; so few requests" in card
     (found,) = [row for row in document["decisions"] if row["llm_id"] == "good"]
     assert found["headroom"]["without_one"] == {"replicas": 1, "load": 8.0, "is_kept": False}
