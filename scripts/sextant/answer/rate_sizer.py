@@ -7,6 +7,7 @@ import pandas as pd
 
 from sextant.ask.case import Case
 from sextant.ask.laws import Settings, candidate_laws, chosen_laws
+from sextant.ask.probe_laws import missed_notes
 from sextant.base.errors import InputError
 from sextant.decide.drawn_latencies import DrawnLatencies, latencies_at
 from sextant.decide.latency_surface import (
@@ -174,12 +175,14 @@ class RateSizer:
         return "poisson" if self.traffic.alpha == 1 else "gamma"
 
     def notes(self) -> list[str]:
-        """Return how the rate was sized."""
+        """Return how the rate was sized, and which measured loads the laws do not give back."""
         how = "Poisson"
         if self.kind == "gamma":
             how = f"Gamma gaps of shape {self.traffic.alpha:.3g}, those of the workload"
+        servers = {name: server.laws for name, server in self.servers.items()}
         return [
-            f"Requests arrive at random ({how}); probabilities count {N_DRAWS:,} draws of the law."
+            *missed_notes(servers),
+            f"Requests arrive at random ({how}); probabilities count {N_DRAWS:,} draws of the law.",
         ]
 
 

@@ -14,7 +14,7 @@ from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, Speculating, precision_in_name
 from sextant.facts.nodes import NETWORK_GB_S
 from sextant.facts.slo import MAX_FAILED, METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.words import joined, per_second, percent, plural
+from sextant.pages.words import joined, percent, plural, under_load
 from sextant.points import frame
 from sextant.points.frame import GRAPHS, LENGTHS
 from sextant.points.tool_points import doubt_kinds
@@ -328,9 +328,8 @@ def _lightest_failed(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
 
 def load_words(point: pd.Series) -> str:
     """Return the load of a point, e.g. `with 4 users` or `at 2 requests/s`."""
-    if pd.isna(point["users"]):
-        return f"at {per_second(point['request_rate_rps'])}"
-    return f"with {plural(int(point['users']), 'user')}"
+    users = None if pd.isna(point["users"]) else int(point["users"])
+    return under_load(users, point["request_rate_rps"])
 
 
 def doubt_notes(points: pd.DataFrame, llm_id: str) -> list[str]:

@@ -13,6 +13,7 @@ from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.probe_laws import (
     LEAST_DRAWS,
+    missed_notes,
     probed_loads,
     rate_measurements,
     scales_elsewhere,
@@ -164,6 +165,7 @@ def find_laws(
     ]
     model = fit_medians(case)
     candidates = candidate_laws(case, settings, n_draws, model)
+    warnings += missed_notes(candidates.servers)
     excluded = {**case.excluded, **candidates.unknown}
     return CaseLaws(case, model, candidates, excluded, case.longest_served_tokens, warnings)
 
@@ -286,9 +288,12 @@ class _GPULaws:
         laws = {}
         for name, likely in coupled.items():
             loads = probed[name]
-            fitted = likely * elsewhere if loads is None else loads.fitted(likely)
             measured = rate_measurements(case, name)
-            laws[name] = ReplicaLaws(schedulers[name], fitted, measured)
+            laws[name] = ReplicaLaws(schedulers[name], likely * elsewhere, measured)
+            if loads is not None:
+                fitted = loads.fitted(likely)
+                missed = loads.missed_by(fitted)
+                laws[name] = replace(laws[name], terms=fitted.values, missed=missed)
         return laws
 
 

@@ -1,16 +1,19 @@
 """What a probe says of the laws of a step: on the GPU profile that was measured, and on others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from sextant.ask.case import Case
 from sextant.ask.probe import RATE
-from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
+from sextant.base.files import Row, frame_rows
+from sextant.decide.latency_surface import ReplicaLaws
+from sextant.decide.missed_rates import UNMEASURED, MissedLatency, MissedLoad, RateMeasurements
 from sextant.facts.answer_times import rate_of_users
-from sextant.facts.slo import SLO, are_alike
+from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import beyond_law
 from sextant.law.means import (
     STEP_TERMS,
@@ -19,12 +22,17 @@ from sextant.law.means import (
     broadcast_laws,
     closed_loop,
 )
+from sextant.pages.words import number, plural, under_load
 from sextant.points.frame import LENGTHS, limited
 from sextant.simulate.simulation import NAMES, Scheduler
 
 if TYPE_CHECKING:
-    from sextant.law.probed_server import ProbeResult
+    from sextant.law.probed_server import FittedLaws, ProbeResult
 
+MOST_MISSED = 0.1
+"""Share of a measured latency by which a law may miss it, and nothing is said."""
+_QUEUED = 0.8
+"""Share of the requests of a load that decode at once, below which most others wait."""
 LEAST_DRAWS = 200
 """Draws of the law with which its 90% intervals are known well enough."""
 _ALL_MEDIANS = SLO(
@@ -57,15 +65,91 @@ class ProbedLoads:
 
     scheduler: Scheduler
     result: "ProbeResult"
+    rows: pd.DataFrame  #: Of `read_probe`, one per load.
     beyond: np.ndarray
     """How far TTFT and ITL lie beyond the law, in logarithms, the median over the loads, (2,)."""
     seed: int
 
-    def fitted(self, terms: np.ndarray) -> np.ndarray:
-        """Return laws, (1 + draws, terms), that give what was measured."""
+    def fitted(self, terms: np.ndarray) -> "FittedLaws":
+        """Return laws that give what was measured; `terms` are the law's, (1 + draws, terms)."""
         from sextant.law.probed_server import fit_laws_to_probe
 
         return fit_laws_to_probe(terms, self.scheduler, self.result, self.seed)
+
+    def missed_by(self, fitted: "FittedLaws") -> tuple[MissedLoad, ...]:
+        """Return the loads that the likeliest of these laws does not give back, worst first."""
+        result = self.result
+        measured_ms = np.stack([result.ttft_ms, result.itl_ms], axis=-1)
+        given_ms = np.exp(fitted.missed) * measured_ms
+        decode_ms = result.load.later_tokens * result.itl_ms
+        decoding = result.users * decode_ms / (result.ttft_ms + decode_ms)
+        loads = []
+        for load, row in enumerate(frame_rows(self.rows)):
+            if missed := _missed_latencies(row, *given_ms[load].tolist()):
+                rate_rps = row[RATE]
+                users = row["users"] if rate_rps is None else None
+                loads.append(MissedLoad(users, rate_rps, float(decoding[load]), missed))
+        return tuple(sorted(loads, key=lambda load: -load.factor))
+
+
+def _missed_latencies(row: Row, ttft_ms: float, itl_ms: float) -> tuple[MissedLatency, ...]:
+    """Return the latencies of a row of a probe that a law does not give back.
+
+    Its means are given. E2E counts where one of its parts was not measured.
+    """
+    e2e_ms = ttft_ms + (row["output_tokens"] - 1) * itl_ms
+    given = {"ttft": ttft_ms, "nttft": ttft_ms / row["input_tokens"], "e2e": e2e_ms}
+    given |= {"itl": itl_ms, "tpot": itl_ms}
+    stated = [name for name in METRICS if row[f"own_{name}_ms"] is not None]
+    whole = [_stated_first(stated, parts) for parts in (("ttft", "nttft"), ("itl", "tpot"))]
+    if None in whole and "e2e" in stated:
+        whole.append("e2e")
+    latencies = [MissedLatency(name, row[f"own_{name}_ms"], given[name]) for name in whole if name]
+    return tuple(it for it in latencies if abs(it.error) > MOST_MISSED)
+
+
+def _stated_first(stated: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the first of some metrics that was measured; None: none was."""
+    return next((name for name in names if name in stated), None)
+
+
+def missed_notes(servers: Mapping[str, ReplicaLaws]) -> list[str]:
+    """Return what the laws of GPU profiles still miss of a probe, a line for each profile."""
+    return [_missed_note(name, laws) for name, laws in servers.items() if laws.missed]
+
+
+def _missed_note(profile_id: str, laws: ReplicaLaws) -> str:
+    worst = laws.missed[0]
+    latencies = [
+        f"{METRICS[it.metric]} {number(it.given_ms)} ms, measured {number(it.measured_ms)} ms "
+        f"({it.error:+.0%})"
+        for it in worst.latencies
+    ]
+    load = under_load(worst.users, worst.request_rate_rps)
+    others = ""
+    if n_more := len(laws.missed) - 1:
+        are = "is" if n_more == 1 else "are"
+        others = f"; {plural(n_more, 'more load')} {are} off by over {MOST_MISSED:.0%}"
+    return (
+        f"No law found gives what was measured on {profile_id}: {load} this one has "
+        f"{' and '.join(latencies)}{others}. {_remedy(worst, laws.scheduler)}"
+    )
+
+
+def _remedy(load: MissedLoad, scheduler: Scheduler) -> str:
+    """Return what to give where a measured load is missed."""
+    most = scheduler.max_num_seqs
+    has_queue = load.users and load.decoding < _QUEUED * min(load.users, most)
+    if has_queue:
+        return (
+            f"Only about {load.decoding:.0f} requests decoded at once there, where the server is "
+            f"taken to decode {most:,}: give the --max-num-seqs that it was started with "
+            "(`sextant capacity` and `simulate` have it)."
+        )
+    return (
+        "Give the settings that the server was started with (`sextant capacity` and `simulate` "
+        "have --max-num-seqs and --max-num-batched-tokens), or measure that load again."
+    )
 
 
 def probed_loads(
@@ -101,7 +185,7 @@ def probed_loads(
     drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
     beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
     result = ProbeResult(load, ttft_ms, itl_ms, column["users"], rates_rps)
-    return ProbedLoads(scheduler, result, beyond, case.question.seed)
+    return ProbedLoads(scheduler, result, probe, beyond, case.question.seed)
 
 
 def scales_elsewhere(probed: Sequence[ProbedLoads], n_draws: int, case: Case) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from sextant.base.kept import keep_arrays, kept_path, read_arrays
 from sextant.decide.asked_limits import Asked, asked_of, shape_of, unit_limits, worst_of
 from sextant.decide.kriging import Kriging, fit_kriging
-from sextant.decide.missed_rates import UNMEASURED, RateMeasurements
+from sextant.decide.missed_rates import UNMEASURED, MissedLoad, RateMeasurements
 from sextant.decide.sizing import RATE_STEPS, in_steps
 from sextant.decide.windows import ServingResults, Target
 from sextant.facts.slo import Limit
@@ -91,6 +91,8 @@ class ReplicaLaws:
     terms: np.ndarray  #: Of the law of a step, (1 + draws, terms), in the order of `NAMES`.
     measured: RateMeasurements = UNMEASURED
     """Of such a replica: no draw bears a rate that was measured to break a limit."""
+    missed: tuple[MissedLoad, ...] = ()
+    """Measured loads that the likeliest law does not give back, the worst first."""
 
     def law(self, draw: int) -> StepLaw:
         """Return the law of one draw; 0 is the likeliest."""

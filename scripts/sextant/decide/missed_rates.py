@@ -1,10 +1,12 @@
-"""What was measured of a replica at rates of requests: none is offered a rate that broke a limit.
+"""What was measured of a replica, where its law says something else.
 
-A law that goes through the measurements may still bear such a rate in some draws.
+None is offered a rate that broke a limit, though a law that goes through the measurements may still
+bear it in some draws. Loads that no law gives back are kept, for the answer to say so.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,3 +44,32 @@ class RateMeasurements:
 
 
 UNMEASURED = RateMeasurements()
+
+
+class MissedLatency(NamedTuple):
+    """A mean latency that was measured, and what the likeliest law gives."""
+
+    metric: str  #: As limits are named, e.g. `ttft`.
+    measured_ms: float
+    given_ms: float
+
+    @property
+    def error(self) -> float:
+        """What is given over what was measured, less 1."""
+        return self.given_ms / self.measured_ms - 1
+
+
+@dataclass(frozen=True)
+class MissedLoad:
+    """A measured load of a replica that its likeliest law does not give back."""
+
+    users: int | None  #: None: requests came at a rate.
+    request_rate_rps: float | None  #: None: users waited for their answers.
+    decoding: float  #: Requests that decoded at once, by Little's law; NaN: unknown.
+    latencies: tuple[MissedLatency, ...]  #: Those that are missed.
+
+    @property
+    def factor(self) -> float:
+        """The largest factor between what was measured and what is given."""
+        ratios = [1 + latency.error for latency in self.latencies]
+        return max(max(ratio, 1 / ratio) for ratio in ratios)

@@ -17,6 +17,7 @@ from sextant.facts.answer_times import requests_in_flight
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
+    MatchedLaws,
     MeanLoad,
     Means,
     Near,
@@ -29,7 +30,7 @@ from sextant.law.means import (
     scaled_laws,
 )
 from sextant.law.measured_server import LEAST_NOISE, simulated_means_ms
-from sextant.simulate.simulation import NAMES, Scheduler, StepLaw, simulate_closed
+from sextant.simulate.simulation import NAMES, Scheduler, StepLaw, simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
 _GROUPS: tuple[TermGroup, ...] = (
@@ -41,6 +42,8 @@ _GROUPS: tuple[TermGroup, ...] = (
 _SD = (1.5, 0.4, 0.15, 0.15)
 """Spread of each group's log scale. What a deployment adds to a request is not known before; the
 time of steps is, up to this, and so are the parts that prompts and sequences have in it."""
+_UNTOLD_SD = 0.01
+"""The same of what a deployment adds to a request, where no TTFT was measured: the law's stays."""
 
 _ROUNDS = 8
 """Most simulations in which the closed form's difference is removed."""
@@ -58,6 +61,10 @@ _ANSWERS = (60, 150)
 """Fewest and most answers of each user in a simulation: users fall into step over many."""
 _ALL_ANSWERS = 30_000
 """Answers of all users there, between these bounds."""
+_ARRIVALS = 3_000
+"""Requests of a simulation in which they come at a rate."""
+_FIRST_SHARE = 0.1
+"""Share of these that do not count: they find the server empty."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,13 @@ class ProbeResult:
         """Return the logarithms of TTFT, then of ITL, (2 · loads,)."""
         return np.log(np.concatenate([np.atleast_1d(self.ttft_ms), np.atleast_1d(self.itl_ms)]))
 
+    def spread(self) -> np.ndarray:
+        """Return the prior standard deviation of each group's log scale, (groups,)."""
+        spread = np.array(_SD)
+        if np.isnan(self.ttft_ms).all():
+            spread[_GROUPS.index(("request_ms",))] = _UNTOLD_SD
+        return spread
+
     def means(self, law: StepLaw, limits: BatchLimits, near: Near = None) -> Means:
         """Return what the closed form has for laws at the loads."""
         if self.request_rate_rps is None:
@@ -81,9 +95,18 @@ class ProbeResult:
         return open_loop(law, limits, self.load, np.atleast_1d(self.request_rate_rps), near)
 
 
+class FittedLaws(NamedTuple):
+    """Laws that give the latencies of a probe, and what the likeliest still misses."""
+
+    values: np.ndarray  #: Terms, (laws, terms), in the order of `NAMES`, the likeliest first.
+    missed: np.ndarray
+    """Logarithm of what the likeliest law gives over what was measured, (loads, 2): of TTFT, then
+    of ITL; 0 where nothing was measured."""
+
+
 def fit_laws_to_probe(
     laws: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int = 0
-) -> np.ndarray:
+) -> FittedLaws:
     """Return laws that give the latencies of a probe.
 
     Args:
@@ -101,29 +124,37 @@ def fit_laws_to_probe(
     measured = probe.measured()
     errors = np.random.default_rng(seed).normal(0, LEAST_NOISE, (len(laws), len(measured)))
     errors[0] = 0
-    # A simulation has its own cache, which may hold less than the share that was measured.
     if probe.request_rate_rps is not None or np.any(probe.load.cached_tokens):
-        return _matched(laws, limits, probe, measured + errors)[0]
-
-    likeliest = _simulated_likeliest(laws[:1], scheduler, probe, seed)
-    closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
-    goal = np.where(np.isnan(measured), np.nan, closed_form)
-    drawn, _ = _matched(laws[1:], limits, probe, goal + errors[1:])
-    return np.concatenate([likeliest, drawn])
+        values = _matched(laws, limits, probe, measured + errors).values
+        likeliest = values[:1]
+    else:
+        log_scales = _simulated_log_scales(laws[:1], scheduler, probe, seed)
+        likeliest = scaled_laws(laws[:1], log_scales[None], _GROUPS)
+        closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
+        goal = np.where(np.isnan(measured), np.nan, closed_form)
+        values = _matched(laws, limits, probe, goal + errors, log_scales).values
+        # All draws differ from their closed form as the likeliest does from its own.
+        values *= np.divide(likeliest, values[:1], out=np.ones_like(likeliest), where=likeliest > 0)
+    missed = _missed(StepLaw.of(likeliest[0]), scheduler, probe, seed)
+    return FittedLaws(values, missed.reshape(2, -1).T)
 
 
 def _matched(
-    laws: np.ndarray, limits: BatchLimits, probe: ProbeResult, goals: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return laws whose closed form gives the goals, and their log scales."""
+    laws: np.ndarray,
+    limits: BatchLimits,
+    probe: ProbeResult,
+    goals: np.ndarray,
+    first_log_scales: np.ndarray | float = 0.0,
+) -> MatchedLaws:
+    """Return laws whose closed form gives the goals; the search for their scales starts there."""
 
     def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
         return probe.means(law, limits, near)
 
-    start = np.zeros((len(laws), len(_GROUPS)))
-    start[:, _GROUPS.index(STEP_TERMS)] = _log_slower(laws, limits, probe)
-    matched = match_means(laws, _GROUPS, _SD, predict, goals, LEAST_NOISE, start)
-    return matched.values, matched.log_scales
+    start = np.zeros((len(laws), len(_GROUPS))) + first_log_scales
+    start[:, _GROUPS.index(STEP_TERMS)] += _log_slower(laws, limits, probe)
+    spread = probe.spread().tolist()
+    return match_means(laws, _GROUPS, spread, predict, goals, LEAST_NOISE, start)
 
 
 def _log_slower(laws: np.ndarray, limits: BatchLimits, probe: ProbeResult) -> np.ndarray:
@@ -148,47 +179,90 @@ class _Tried(NamedTuple):
     log_scales: np.ndarray
     missed: np.ndarray  #: Logarithm of simulated over measured, 0 where nothing was measured.
 
-    def cost(self) -> float:
-        """Return the negative logarithm of its posterior, times 2."""
+    def cost(self, spread: np.ndarray) -> float:
+        """Return the negative logarithm of its posterior, times 2.
+
+        `spread` is the prior's, of each group.
+        """
         misfit = np.sum((self.missed / LEAST_NOISE) ** 2)
-        return float(misfit + np.sum(np.square(self.log_scales / np.array(_SD))))
+        return float(misfit + np.sum(np.square(self.log_scales / spread)))
 
     def is_close(self, distance: float) -> bool:
         """Return whether no latency is farther off."""
         return bool(np.abs(self.missed).max() < distance)
 
 
-def _simulated_likeliest(
+def _simulated_log_scales(
     likeliest: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int
 ) -> np.ndarray:
-    """Return the law, (1, terms), whose simulation of the users is closest to the probe."""
+    """Return log scales, (groups,), of the law whose simulation of the users is closest to the
+    probe; `likeliest` is the law without them, (1, terms)."""
     limits = BatchLimits.of(scheduler)
     measured = probe.measured()
+    spread = probe.spread()
 
     def tried(log_scales: np.ndarray) -> _Tried:
         law = StepLaw.of(scaled_laws(likeliest, log_scales[None], _GROUPS)[0])
-        missed = np.log(_simulated_ms(law, scheduler, probe, seed)) - measured
-        missed = np.where(np.isnan(missed), _FAR, missed)
-        return _Tried(log_scales, np.where(np.isnan(measured), 0.0, missed))
+        return _Tried(log_scales, _missed(law, scheduler, probe, seed))
 
     bias = np.zeros_like(measured)
     rounds: list[_Tried] = []
     for _ in range(_ROUNDS):
-        _, scales = _matched(likeliest, limits, probe, (measured + bias)[None])
-        rounds.append(tried(scales[0]))
+        matched = _matched(likeliest, limits, probe, (measured + bias)[None])
+        rounds.append(tried(matched.log_scales[0]))
         if rounds[-1].is_close(LEAST_NOISE):
             break
         bias = bias - _STEP_OF_BIAS * rounds[-1].missed
-    best = min(rounds, key=_Tried.cost)
+    best = min(rounds, key=lambda law: law.cost(spread))
     log_scales = best.log_scales
     if not best.is_close(_CLOSE):
-        around = log_scales + np.vstack([np.zeros(len(_SD)), np.diag(_FIRST_MOVES)])
+        moves = np.minimum(_FIRST_MOVES, 2 * spread)
+        around = log_scales + np.vstack([np.zeros(len(moves)), np.diag(moves)])
         options = {"maxfev": _SEARCHED, "initial_simplex": around, "xatol": 1e-3, "fatol": 0.1}
-        search = minimize(
-            lambda scales: tried(scales).cost(), log_scales, method="Nelder-Mead", options=options
-        )
+
+        def cost(scales: np.ndarray) -> float:
+            return tried(scales).cost(spread)
+
+        search = minimize(cost, log_scales, method="Nelder-Mead", options=options)
         log_scales = search.x
-    return scaled_laws(likeliest, log_scales[None], _GROUPS)
+    return log_scales
+
+
+def _missed(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -> np.ndarray:
+    """Return the logarithm of what a law gives over what was measured, TTFT, then ITL.
+
+    It is 0 where nothing was measured. What a cache held is not simulated, so the closed form says
+    what the law gives.
+    """
+    measured = probe.measured()
+    if np.any(probe.load.cached_tokens):
+        given = probe.means(broadcast_laws(law.array()[None]), BatchLimits.of(scheduler)).logs()[0]
+    elif probe.request_rate_rps is None:
+        given = np.log(_simulated_ms(law, scheduler, probe, seed))
+    else:
+        given = np.log(_simulated_rates_ms(law, scheduler, probe, seed))
+    missed = np.where(np.isnan(given), _FAR, given - measured)
+    return np.where(np.isnan(measured), 0.0, missed)
+
+
+def _simulated_rates_ms(
+    law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int
+) -> np.ndarray:
+    """Return the mean TTFT, then ITL, of requests that come at random at each rate."""
+    rates_rps = np.asarray(probe.request_rate_rps, float)
+    columns = (rates_rps, probe.load.input_tokens, probe.load.output_tokens)
+    gaps = np.random.default_rng(seed).exponential(1.0, _ARRIVALS)
+    simulated = []
+    for rate_rps, input_tokens, output_tokens in zip(
+        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
+    ):
+        arrival_s = np.cumsum(gaps) / rate_rps
+        inputs, outputs = (np.full(_ARRIVALS, np.ceil(it)) for it in (input_tokens, output_tokens))
+        requests = RequestStream.of(arrival_s, inputs, outputs)
+        warmup_s = _FIRST_SHARE * arrival_s[-1]
+        result = simulate(requests, scheduler, law, warmup_s=warmup_s)
+        simulated.append(simulated_means_ms(result))
+    return np.transpose(simulated).ravel()
 
 
 def _simulated_ms(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -> np.ndarray:

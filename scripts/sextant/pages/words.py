@@ -98,6 +98,13 @@ def per_second(rate_rps: float) -> str:
     return f"{shown} request{'' if shown == '1' else 's'}/s"
 
 
+def under_load(users: int | None, rate_rps: float | None) -> str:
+    """Return the load of a replica: e.g. `with 4 users`, or `at 2 requests/s` without users."""
+    if users is None:
+        return f"at {per_second(rate_rps or 0.0)}"
+    return f"with {plural(users, 'user')}"
+
+
 def time_unit(duration_s: float, start_time: str | None) -> tuple[int, str]:
     """Return the unit in seconds that suits a duration, and the label of an axis of times."""
     unit_s = DAY_S

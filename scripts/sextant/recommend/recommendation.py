@@ -20,7 +20,7 @@ from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
-from sextant.pages.words import number, per_second, plural
+from sextant.pages.words import number, under_load
 from sextant.predict.predictor import INTERVAL
 
 
@@ -58,9 +58,8 @@ class FarMeasurement:
     @property
     def load_words(self) -> str:
         """The load that was measured, e.g. `with 8 users`."""
-        if self.request_rate_rps is None:
-            return f"with {plural(self.contradiction.users, 'user')}"
-        return f"at {per_second(self.request_rate_rps)}"
+        users = self.contradiction.users if self.request_rate_rps is None else None
+        return under_load(users, self.request_rate_rps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in the JSON."""

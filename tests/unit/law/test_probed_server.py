@@ -47,7 +47,7 @@ def fitted_law(server: StepLaw, users: list[int]) -> StepLaw:
     ttft_ms, itl_ms = np.transpose([simulated_ms(server, each) for each in users])
     load = MeanLoad(np.full(len(users), INPUT_TOKENS), np.full(len(users), OUTPUT_TOKENS))
     probe = ProbeResult(load, ttft_ms, itl_ms, np.array(users, float))
-    return StepLaw.of(fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe, 42)[0])
+    return StepLaw.of(fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe, 42).values[0])
 
 
 @pytest.mark.parametrize("users", [1, 16, 128])
@@ -71,7 +71,7 @@ def test_a_probe_tells_what_the_deployment_adds() -> None:
     load = open_loop(slow, BatchLimits.of(scheduler), LOAD, 2.0)
     probe = ProbeResult(LOAD, load.ttft_ms, load.itl_ms, request_rate_rps=2.0)
     laws = np.tile(LAW.array(), (50, 1))
-    fitted_laws = fit_laws_to_probe(laws, scheduler, probe)
+    fitted_laws = fit_laws_to_probe(laws, scheduler, probe).values
     assert fitted_laws[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
     assert fitted_laws[0, 0] == pytest.approx(LAW.floor_ms, rel=0.02)
     # A measurement has an error, and so the draws differ.
@@ -84,7 +84,7 @@ def test_a_rate_that_saturates_the_likeliest_law_tells_that_the_server_is_faster
     rate_rps = 1.2 * float(saturation_rps(LAW, limits, LOAD))
     measured = open_loop(server, limits, LOAD, rate_rps)
     probe = ProbeResult(LOAD, measured.ttft_ms, measured.itl_ms, request_rate_rps=rate_rps)
-    laws = fit_laws_to_probe(np.tile(LAW.array(), (20, 1)), SCHEDULER, probe)
+    laws = fit_laws_to_probe(np.tile(LAW.array(), (20, 1)), SCHEDULER, probe).values
     found = open_loop(broadcast_laws(laws), limits, LOAD, rate_rps)
     assert found.ttft_ms.ravel() == pytest.approx(float(measured.ttft_ms), rel=0.1)
     assert found.itl_ms.ravel() == pytest.approx(float(measured.itl_ms), rel=0.1)
@@ -93,6 +93,48 @@ def test_a_rate_that_saturates_the_likeliest_law_tells_that_the_server_is_faster
 def test_what_the_cache_holds_is_not_simulated() -> None:
     cached = LOAD._replace(cached_tokens=400.0)
     probe = ProbeResult(cached, ttft_ms=np.array([60.0]), itl_ms=np.array([12.0]), users=4.0)
-    law = StepLaw.of(fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe)[0])
+    law = StepLaw.of(fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe).values[0])
     means = probe.means(law, BatchLimits.of(SCHEDULER))
     assert (means.ttft_ms[0], means.itl_ms[0]) == pytest.approx((60, 12), rel=0.03)
+
+
+def test_what_no_law_gives_is_told_with_its_size() -> None:
+    users = np.array([1.0, 16.0, 64.0])
+    load = MeanLoad(np.full(3, INPUT_TOKENS), np.full(3, OUTPUT_TOKENS))
+    probe = ProbeResult(load, np.array([60.0, 80.0, 90.0]), np.array([12.0, 60.0, 14.0]), users)
+    fitted = fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe, 42)
+    given_ms = simulated_ms(StepLaw.of(fitted.values[0]), 16)
+    assert given_ms[1] < 40  # no law has 60 ms between loads of 12 and 14
+    assert fitted.missed[1] == pytest.approx(np.log(given_ms / [80, 60]), abs=0.05)
+
+
+def test_a_rate_that_a_law_gives_back_is_not_missed() -> None:
+    limits = BatchLimits.of(SCHEDULER)
+    rate_rps = 0.5 * float(saturation_rps(LAW, limits, LOAD))
+    measured = open_loop(scaled(1.1), limits, LOAD, rate_rps)
+    probe = ProbeResult(LOAD, measured.ttft_ms, measured.itl_ms, request_rate_rps=rate_rps)
+    fitted = fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe)
+    assert fitted.missed == pytest.approx(np.zeros((1, 2)), abs=0.08)
+
+
+def test_without_a_ttft_what_a_request_takes_beside_the_engine_stays() -> None:
+    users = np.array([1.0, 64.0, 256.0])
+    load = MeanLoad(np.full(3, INPUT_TOKENS), np.full(3, OUTPUT_TOKENS))
+    # A longer wait before the engine would leave fewer requests to decode at 256 users.
+    probe = ProbeResult(load, np.full(3, np.nan), np.array([20.0, 21.0, 22.0]), users)
+    fitted = fit_laws_to_probe(np.tile(LAW.array(), (3, 1)), SCHEDULER, probe, 42)
+    assert fitted.values[:, NAMES.index("request_ms")] == pytest.approx(LAW.request_ms, rel=0.1)
+
+
+def test_draws_lie_around_the_likeliest_law_where_the_closed_form_is_off() -> None:
+    server = SERVERS["slow sequences"]
+    users = [1, 16, 64]
+    ttft_ms, itl_ms = np.transpose([simulated_ms(server, each) for each in users])
+    load = MeanLoad(np.full(3, INPUT_TOKENS), np.full(3, OUTPUT_TOKENS))
+    probe = ProbeResult(load, ttft_ms, itl_ms, np.array(users, float))
+    drawn = np.random.default_rng(3).lognormal(0, 0.15, (20, len(NAMES))) * LAW.array()
+    values = fit_laws_to_probe(np.vstack([LAW.array(), drawn]), SCHEDULER, probe, 42).values
+    for load_users in users:
+        itl_by_law = [simulated_ms(StepLaw.of(law), load_users)[1] for law in values]
+        low, high = np.quantile(itl_by_law[1:], [0.05, 0.95])
+        assert low < itl_by_law[0] < high

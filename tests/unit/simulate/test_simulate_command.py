@@ -58,6 +58,20 @@ def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> No
     assert 18 < low < high < 22
 
 
+def test_measured_loads_that_no_law_gives_back_are_said(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.csv"
+    rows = "1xH100-80GB,1,60,8\n1xH100-80GB,4,60,30\n"
+    probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{rows}")
+    load = (*LENGTHS, "--users", "4", "--duration", "20s", "--probe", str(probe))
+    page = tmp_path / "page.html"
+    found = json.loads(run(*load, "--format", "json"))
+    run(*load, "--out", str(page))
+    (said,) = [line for line in found["warnings"] if line.startswith("No law found gives")]
+    assert "measured on 1xH100-80GB: with 4 users this one has TTFT" in said
+    assert "measured 30 ms (-" in said and "--max-num-seqs" in said
+    assert said in found["text"] and "No law found gives" in page.read_text()
+
+
 def test_a_wrong_row_of_a_probe_names_the_field_of_the_file_not_the_option(tmp_path: Path) -> None:
     probe = tmp_path / "probe.csv"
     probe.write_text("gpu_profile_id,users,ttft_ms\n1xH100-80GB,0,300\n")

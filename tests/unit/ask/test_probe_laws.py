@@ -1,0 +1,35 @@
+"""What an answer says of measured loads that no law gives back."""
+
+import math
+from dataclasses import replace
+
+from made_up_laws import made_up_laws
+from sextant.ask.probe_laws import missed_notes
+from sextant.decide.missed_rates import MissedLatency, MissedLoad
+
+LAWS = made_up_laws(3, 2, 0.1)
+SLOW = MissedLoad(16, None, 15.0, (MissedLatency("tpot", 40.0, 13.0),))
+
+
+def test_a_missed_load_is_one_line_with_its_size_and_what_to_give() -> None:
+    at_rate = MissedLoad(None, 2.5, math.nan, (MissedLatency("ttft", 100.0, 112.0),))
+    assert missed_notes({"a": LAWS}) == []
+    (note,) = missed_notes({"a": replace(LAWS, missed=(SLOW, at_rate)), "b": LAWS})
+    assert note.startswith(
+        "No law found gives what was measured on a: with 16 users this one has TPOT 13 ms, "
+        "measured 40 ms (-68%); 1 more load is off by over 10%. "
+    )
+    assert "--max-num-batched-tokens" in note
+    (note,) = missed_notes({"a": replace(LAWS, missed=(at_rate,))})
+    assert "at 2.5 requests/s this one has TTFT 112 ms, measured 100 ms (+12%). " in note
+
+
+def test_requests_that_wait_while_few_decode_ask_for_the_servers_own_limit() -> None:
+    most = LAWS.scheduler.max_num_seqs
+    full = MissedLoad(4 * most, None, most / 2, SLOW.latencies)
+    (note,) = missed_notes({"a": replace(LAWS, missed=(full,))})
+    assert f"Only about {most / 2:.0f} requests decoded at once there" in note
+    assert f"is taken to decode {most:,}: give the --max-num-seqs" in note
+    bound = replace(full, decoding=float(most))  # the server's limit is the one that is assumed
+    (note,) = missed_notes({"a": replace(LAWS, missed=(bound,))})
+    assert "decoded at once" not in note
