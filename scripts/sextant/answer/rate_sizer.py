@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pandas as pd
 
 from sextant.ask.case import Case
@@ -162,8 +163,8 @@ class RateSizer:
         return DrawnLatencies(limited_ms, drawn.in_flight[1:])
 
     def most_rps(self, slo: SLO, profile_id: str) -> float:
-        """Return the largest rate per replica within the limits, by the likeliest law."""
-        return float(self.borne_by(slo, profile_id).at(slo.load)[0])
+        """Return the largest rate per replica within the limits, the median of the draws."""
+        return float(np.median(self.borne_by(slo, profile_id).at(slo.load)[1:]))
 
     def traffic_of(self, slo: SLO) -> SteadyTraffic:
         """Return what arrives at the rate of an SLO."""

@@ -217,7 +217,9 @@ def _load_lines(answer: PredictedRecommendation) -> list[str]:
     if slo.users is None:
         shown = f"{per_second(replica.load)}, about {shown} at once"
     limits = limits_words(slo.limits)
-    serves = f"meets {limits} up to {per_second(replica.load_median)} by the best estimate"
+    serves = "breaks a limit at any rate in half of the draws"
+    if replica.load_median:
+        serves = f"meets {limits} up to {per_second(replica.load_median)} in half of the draws"
     if replica.users_served is not None:
         most = plural(replica.users_served.median, "user")
         interval = _users_interval(replica.users_served, replica.most_users_tried)

@@ -281,7 +281,7 @@ class ReplicaForecast:
     load: float
     """The load of the replica, in the SLO's unit."""
     load_median: float
-    """The most load that it carries within the limits, by the likeliest law."""
+    """The most load that it carries within the limits, the median of the draws."""
     users_served: UsersServed | None = None
     most_users_tried: int | None = None
     checked_at_users: int | None = None

@@ -1,11 +1,16 @@
 """A request rate has one number of replicas, whichever command is asked."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from command import sextant
+from made_up_laws import made_up_laws, made_up_server, made_up_traffic, surface_of
+from sextant.answer.rate_sizer import RateSizer
+from sextant.facts.slo import SLO
 from support import ROOT
 
 LLAMA_8B = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
@@ -60,3 +65,15 @@ def test_recommend_capacity_and_fleet_give_one_number_of_replicas(name, tmp_path
     assert [answer["gpu_profile_id"] for answer in answers] == [f"{n_gpus}x{gpu_id}"] * 3
     assert len({answer["replicas"] for answer in answers}) == 1
     assert len({answer["probability_met"] for answer in answers}) == 1
+
+
+def test_the_most_that_a_replica_bears_is_what_half_of_the_draws_bear():
+    draws = made_up_laws(3, 50, 0.3)
+    # The likeliest law misses the limit at any rate, most draws do not.
+    terms = np.vstack([100 * draws.terms[:1], draws.terms[1:]])
+    servers = {"a": made_up_server("a", 1.0, replace(draws, terms=terms))}
+    surface = surface_of({"a": made_up_server("a", 1.0, draws)})
+    sizer = RateSizer(servers, {}, None, made_up_traffic(1.0), surface, 0.1)
+    slo = SLO("asked", ttft_ms=900.0, tpot_ms=35.0, percentile=95, request_rate_rps=1.0)
+    borne_rps = sizer.borne_by(slo, "a").at(1.0)
+    assert borne_rps[0] == 0 < sizer.most_rps(slo, "a") == np.median(borne_rps[1:])
