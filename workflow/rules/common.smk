@@ -19,14 +19,7 @@ from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.servers import SIMULATED, engine_settings
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
-from sextant.experiment.slurm import (
-    SlurmNames,
-    as_submitted,
-    check_extra_options,
-    check_requests,
-    read_nodes,
-    submission_warnings,
-)
+from sextant.experiment.slurm import SlurmProfile, submission_warnings
 from sextant.experiment.warnings import run_warnings
 from sextant.points.cell_files import changed_cells, take_of
 from sextant.predict.predictor import PREDICTORS, check_installed, configurable
@@ -40,21 +33,11 @@ try:
     if workflow.is_main_process and workflow.resource_settings.nodes is not None:
         from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
 
-        submitted_with = workflow.resource_settings.default_resources
-        of_cells = workflow.resource_settings.overwrite_resources.get("benchmark_cell", {})
-        slurm_names = SlurmNames(
-            *(
-                submitted_with[name].raw if name in submitted_with else None
-                for name in ("slurm_account", "slurm_partition", "qos")
-            ),
-            of_cells["slurm_partition"].raw if "slurm_partition" in of_cells else None,
+        SLURM = SlurmProfile(
+            workflow.resource_settings.default_resources,
+            workflow.resource_settings.overwrite_resources,
         )
-        slurm_names.check()
-        stated = (submitted_with, *workflow.resource_settings.overwrite_resources.values())
-        extras = [it["slurm_extra"].raw for it in stated if "slurm_extra" in it]
-        check_extra_options(extras, get_forbidden_slurm_options())
-        if not workflow.output_settings.dryrun:
-            slurm_names.check_accounting()
+        SLURM.check(get_forbidden_slurm_options(), is_dry_run=workflow.output_settings.dryrun)
     EXPERIMENT = load_experiment(config, "the configuration", configurable(), check_settings)
     if workflow.is_main_process and not workflow.output_settings.dryrun:
         for folder in config["pathvars"].values():
@@ -76,9 +59,9 @@ if workflow.is_main_process:
     notes += run_warnings(EXPERIMENT, config, UNMEASURED, n_cores)
     try:
         if workflow.resource_settings.nodes is not None:
-            requests = [job_request(EXPERIMENT, cell, config["engine"]) for cell in UNMEASURED]
-            requests = [as_submitted(request, of_cells) for request in requests]
-            check_requests(requests, slurm_names.of_cells, read_nodes())
+            SLURM.check_cells(
+                job_request(EXPERIMENT, cell, config["engine"]) for cell in UNMEASURED
+            )
             notes += submission_warnings(workflow.resource_settings.nodes)
     except InputError as error:
         sys.exit(f"Error: {error}")

@@ -80,6 +80,53 @@ class SlurmNames:
             raise InputError(problem, field="slurm_account", fix=fix)
 
 
+@dataclass(frozen=True)
+class SlurmProfile:
+    """What a workflow profile says of jobs, by the names of resources; values are Snakemake's."""
+
+    of_all: Mapping[str, Any]  #: `default-resources`.
+    of_rules: Mapping[str, Mapping[str, Any]]  #: `set-resources`, by rule.
+
+    @property
+    def of_cells(self) -> Mapping[str, Any]:
+        """What it says of the cells alone."""
+        return self.of_rules.get("benchmark_cell", {})
+
+    @property
+    def names(self) -> SlurmNames:
+        """The names of it that a cluster has to know."""
+        return SlurmNames(
+            account=_stated(self.of_all, "slurm_account"),
+            partition=_stated(self.of_all, "slurm_partition"),
+            qos=_stated(self.of_all, "qos"),
+            cell_partition=_stated(self.of_cells, "slurm_partition"),
+        )
+
+    def check(self, refused: Mapping[str, str], *, is_dry_run: bool) -> None:
+        """Raise InputError for names and options that SLURM or the plugin does not take.
+
+        Args:
+            refused: as of `check_extra_options`.
+            is_dry_run: nothing is submitted, so accounting may be away.
+        """
+        self.names.check()
+        extras = [
+            _stated(stated, "slurm_extra") for stated in (self.of_all, *self.of_rules.values())
+        ]
+        check_extra_options(filter(None, extras), refused)
+        if not is_dry_run:
+            self.names.check_accounting()
+
+    def check_cells(self, requests: Iterable[JobRequest]) -> None:
+        """Raise InputError for a cell's job, as it is submitted, that no node can run."""
+        submitted = [as_submitted(request, self.of_cells) for request in requests]
+        check_requests(submitted, self.names.of_cells, read_nodes())
+
+
+def _stated(resources: Mapping[str, Any], name: str) -> Any:
+    return resources[name].raw if name in resources else None
+
+
 def check_extra_options(extras: Iterable[str], refused: Mapping[str, str]) -> None:
     """Raise InputError for options in `slurm_extra` that the plugin sets itself.
 

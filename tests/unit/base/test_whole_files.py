@@ -2,25 +2,23 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from command import sextant
+from killed_while_moving import OUT, copies_after_ends
 from sextant.base.errors import InputError
 from sextant.base.files import sha256_file
 from sextant.base.whole_files import MOVING, atomic_files, atomic_folder, atomic_path, settle
 from sextant.points.cell_files import damaged_files
 from sextant.points.folder import load_folder
 from stub_server import StubServer, answer_tokens
-from support import ROOT
 
 TESTS = Path(__file__).parents[2]
 NAMES = ("a.json", "b.html", "c.parquet", "d/e.txt")
@@ -110,21 +108,17 @@ def test_one_writer_at_a_time(old, monkeypatch):
     assert texts(old) == dict.fromkeys(NAMES, "after")
 
 
-def assert_one_set(kind: int, folder: Path, command: list, reading: list, found: Path) -> None:
-    """Assert that a command that is ended at any rename leaves the earlier set or its own."""
-    run = [sys.executable, TESTS / "killed_while_moving.py", str(int(kind)), folder]
-    commands = [json.dumps([str(part) for part in parts]) for parts in (command, reading)]
-    done = subprocess.run([*run, *commands, found], capture_output=True, text=True, cwd=ROOT)
-    texts, names = json.loads(done.stdout)
-    before, *runs, after = texts
-    assert before != after and set(runs) == {before, after}, done.stderr
-    assert not [name for name in names if name.startswith(".")]
-
-
 def trace(path: Path, n: int, tokens: int) -> Path:
     lines = [f"{i * 0.5},{tokens + i % 7},{tokens // 2 + i % 5}" for i in range(n)]
     path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]) + "\n")
     return path
+
+
+def assert_one_set(copies: list[Path], before: str, read: Callable[[Path], str]) -> None:
+    """Assert that a command that was ended at any rename left the earlier set or its own."""
+    *found, after = map(read, copies)
+    assert before != after and set(found) == {before, after}
+    assert not [path.name for path in copies[-1].iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
@@ -134,50 +128,34 @@ def test_a_fit_that_is_ended_at_any_rename_leaves_one_workload(tmp_path, kind):
         sextant("ingest", source, "--format", "sextant", "--out", tmp_path / f"{name}.parquet")
     out = tmp_path / "workload"
     sextant("fit", tmp_path / "one.parquet", "--out", out)
-    fit = ["fit", str(tmp_path / "two.parquet"), "--out", str(out)]
-    found = tmp_path / "found.csv"
-    sample = ["sample", "--workload", str(out), "-n", "20", "--seed", "1", "--out", str(found)]
-    assert_one_set(kind, out, fit, sample, found)
+
+    def sampled(folder: Path) -> str:
+        found = tmp_path / "found.csv"
+        sextant("sample", "--workload", folder, "-n", 20, "--seed", 1, "--out", found)
+        return found.read_text()
+
+    copies = copies_after_ends(out, ["fit", tmp_path / "two.parquet", "--out", OUT], kind)
+    assert_one_set(copies, sampled(out), sampled)
 
 
 def test_an_ingest_that_is_killed_leaves_one_set(tmp_path):
     for name, tokens in (("one", 20), ("two", 2000)):
         trace(tmp_path / f"{name}.csv", 60, tokens)
     out = tmp_path / "traces"
-    to = ["--format", "sextant", "--out", f"{out}/i.parquet"]
-    ingest = ["ingest", str(tmp_path / "two.csv"), *to]
-    sextant(*ingest[:1], tmp_path / "one.csv", *ingest[2:])
-    found = tmp_path / "found.csv"
-    read = ["sample", "--workload", f"{out}/i.parquet", "--sampler", "raw", "-n", "20"]
-    assert_one_set(signal.SIGKILL, out, ingest, [*read, "--request-rate", 2, "--out", found], found)
-    report = json.loads((out / "i.report.json").read_text())
+    as_sextant = ["--format", "sextant", "--out"]
+    sextant("ingest", tmp_path / "one.csv", *as_sextant, out / "i.parquet")
+
+    def sampled(folder: Path) -> str:
+        found = tmp_path / "found.csv"
+        read = ["sample", "--workload", folder / "i.parquet", "--sampler", "raw", "-n", 20]
+        sextant(*read, "--request-rate", 2, "--out", found)
+        return found.read_text()
+
+    ingest = ["ingest", tmp_path / "two.csv", *as_sextant, f"{OUT}/i.parquet"]
+    copies = copies_after_ends(out, ingest)
+    assert_one_set(copies, sampled(out), sampled)
+    report = json.loads((copies[-1] / "i.report.json").read_text())
     assert report["provenance"]["inputs_sha256"]["source"] == sha256_file(tmp_path / "two.csv")
-
-
-KILLED = """
-import signal, sys
-sys.path.insert(0, {tests!r})
-from killed_while_moving import end_at_rename
-from sextant.cli.app import main
-end_at_rename({number}, signal.SIGKILL)
-main()
-"""
-
-
-def found_after_kills(out: Path, command: list, read: Callable[[Path], Any]) -> list:
-    """Return what `read` finds in copies of `out` after a command that writes over them was killed
-    at its first rename, its second, and so on; at last after one that nothing killed."""
-    found: list[Any] = []
-    status = -signal.SIGKILL
-    while status == -signal.SIGKILL:
-        copy = shutil.copytree(out, out.with_name(f"copy-{len(found)}"))
-        script = KILLED.format(tests=str(TESTS), number=len(found) + 1)
-        run = [sys.executable, "-c", script, *map(str, command), "--out", copy]
-        done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
-        status = done.returncode
-        found.append(read(copy))
-    assert status == 0, done.stderr
-    return found
 
 
 def requests_of(out: Path) -> int:
@@ -196,7 +174,8 @@ def test_a_load_that_is_killed_at_any_rename_leaves_one_run(tmp_path):
         load = ["load", "--base-url", server.url, "--model", "m", "--batch", 2]
         load += ["--input-tokens", 8, "--output-tokens", 3]
         sextant(*load, "--n-requests", 4, "--out", out)
-        found = found_after_kills(out, [*load, "--n-requests", 6], requests_of)
+        copies = copies_after_ends(out, [*load, "--n-requests", 6, "--out", OUT])
+    found = [requests_of(copy) for copy in copies]
     assert set(found) == {4, 6} and found == sorted(found)
 
 
@@ -216,10 +195,8 @@ def test_an_import_that_is_killed_at_any_rename_leaves_one_set_of_points(tmp_pat
     command = ["import-characterization", "vllm-bench", *served]
     sextant(*command, "--from", tmp_path / "one.json", "--out", out)
 
-    def users_of(folder: Path) -> list[float]:
-        return load_folder(folder).points["users"].tolist()
-
-    found = found_after_kills(out, [*command, "--from", tmp_path / "two.json"], users_of)
+    copies = copies_after_ends(out, [*command, "--from", tmp_path / "two.json", "--out", OUT])
+    found = [load_folder(copy).points["users"].tolist() for copy in copies]
     assert found[0] == [4] and found[-1] == [8] and found == sorted(found)
 
 

@@ -10,6 +10,7 @@ from sextant.base.errors import InputError
 from sextant.experiment.job_request import JobRequest
 from sextant.experiment.slurm import (
     SlurmNames,
+    SlurmProfile,
     as_submitted,
     check_extra_options,
     check_requests,
@@ -145,11 +146,15 @@ def test_what_no_node_gives_is_named(nodes) -> None:
         check(None, gpus=9)
 
 
+def resources(**stated: str) -> dict[str, SimpleNamespace]:
+    """Return resources as Snakemake has them."""
+    return {name: SimpleNamespace(raw=raw) for name, raw in stated.items()}
+
+
 def test_requests_are_those_of_the_profile() -> None:
     asked = JobRequest(1, "h100", 3, 250_000, 60)
     stated = {"mem_mb": "120000 * attempt", "runtime": "90", "cpus_per_task": "threads + 1"}
-    values = {name: SimpleNamespace(raw=raw) for name, raw in stated.items()}
-    assert as_submitted(asked, values) == JobRequest(1, "h100", 0, 120_000, 90)
+    assert as_submitted(asked, resources(**stated)) == JobRequest(1, "h100", 0, 120_000, 90)
 
 
 def test_a_limit_of_submitted_jobs_is_named(slurm: Path) -> None:
@@ -158,3 +163,41 @@ def test_a_limit_of_submitted_jobs_is_named(slurm: Path) -> None:
         lines = submission_warnings(100)
         assert bool(lines) == warned and all("MaxSubmitJobs" in line for line in lines)
         assert not submission_warnings(50)
+
+
+@pytest.mark.parametrize(
+    ("of_all", "of_cells", "said"),
+    [
+        ({"slurm_account": "default"}, {}, "'slurm_account'.*'default'"),
+        ({"qos": "fast"}, {}, "'qos'.*'fast'"),
+        ({}, {"slurm_partition": "gpuu"}, "'slurm_partition'.*'gpuu'"),
+        ({"slurm_extra": "--exclude= -C nvlink"}, {}, "'slurm_extra': -C"),
+        ({}, {"slurm_extra": "-C nvlink"}, "'slurm_extra': -C"),
+    ],
+)
+def test_a_profile_is_checked_for_all_jobs_and_for_cells(slurm, of_all, of_cells, said) -> None:
+    right = {"slurm_account": "lab", "slurm_partition": "cpu", "qos": "normal"}
+    profile = SlurmProfile(resources(**right), {"benchmark_cell": resources(slurm_partition="gpu")})
+    profile.check(get_forbidden_slurm_options(), is_dry_run=False)
+    wrong = SlurmProfile(
+        resources(**right | of_all), {"benchmark_cell": resources(**of_cells), "other_rule": {}}
+    )
+    with pytest.raises(InputError, match=said):
+        wrong.check(get_forbidden_slurm_options(), is_dry_run=True)
+
+
+def test_accounting_may_be_away_in_a_dry_run(slurm: Path) -> None:
+    for command in slurm.iterdir():
+        command.write_text("#!/bin/sh\nexit 1\n")
+    profile = SlurmProfile(resources(slurm_account="lab"), {})
+    profile.check({}, is_dry_run=True)
+    with pytest.raises(InputError, match="neither sacctmgr nor sshare answers"):
+        profile.check({}, is_dry_run=False)
+
+
+def test_cells_are_judged_as_they_are_submitted(nodes) -> None:
+    asked = JobRequest(1, "h100", 3, 250_000, 60)
+    lowered = {"benchmark_cell": resources(slurm_partition="gpu", mem_mb="100000")}
+    SlurmProfile({}, lowered).check_cells([asked])
+    with pytest.raises(InputError, match="partition gpu has more than 192,000"):
+        SlurmProfile(resources(slurm_partition="gpu"), {}).check_cells([asked])
