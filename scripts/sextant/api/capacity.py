@@ -15,13 +15,14 @@ from sextant.api.question_options import (
     VaryOption,
     refuse_varied_budget,
 )
-from sextant.api.shown import ShownAnswer, shown_budget
+from sextant.api.shown import ShownAnswer, shown_budget, shown_options
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
 from sextant.decide.most_replicas import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from sextant.capacity.question import CapacityQuestion
+    from sextant.facts.slo import SLO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,20 @@ class KeepOptions:
     default, 5min of others."""
     risk: float = 0.1  #: Largest probability that a window is missed.
 
+    def check(self) -> None:
+        """Raise InputError for a risk that is no probability."""
+        if not 0 < self.risk < 1:
+            fix = "give a probability between 0 and 1, e.g. 0.1"
+            raise InputError(f"{self.risk:g} is not a risk", field="--risk", fix=fix)
+
+    def window_s(self) -> float | None:
+        """Return how long windows are; None: there is one, the whole traffic."""
+        from sextant.decide.windows import WINDOW_S
+
+        if self.window is None:
+            return WINDOW_S
+        return None if self.window == "whole" else seconds_of(self.window, "--window")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromiseOptions:
@@ -42,6 +57,14 @@ class PromiseOptions:
 
     limits: LimitOptions
     keep: KeepOptions
+
+    def slo(self, percentile: int, rate_rps: float) -> "SLO":
+        """Return the limits, at this percentile, with the traffic's rate as their load."""
+        from sextant.facts.slo import SLO
+
+        fields: dict[str, Any] = {"percentile": percentile, "request_rate_rps": rate_rps}
+        with naming_options({"request_rate_rps": "--traffic, --speed"}):
+            return SLO("asked", max_failed=self.keep.max_failed, **self.limits.of(), **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,13 +184,7 @@ def answer_traffic(
         if isinstance(scaling.manifest, ScaledObject):
             write_yaml(tune_policy.with_suffix(".values.yaml"), scaling.manifest.stack_values())
 
-    return ShownAnswer(
-        result=answer,
-        document=lambda _: capacity_document(answer, provenance()),
-        rows=[outcome.to_dict() for outcome in answer.alternatives],
-        has_solution=answer.has_option,
-        deployments=answer.deployments,
-    )
+    return shown_options(answer, lambda _: capacity_document(answer, provenance()))
 
 
 def capacity_question(
@@ -183,18 +200,12 @@ def capacity_question(
     from sextant.ask.variation import parse_variants
     from sextant.capacity.policies import read_policy
     from sextant.capacity.question import CapacityQuestion, Terms
-    from sextant.decide.windows import WINDOW_S, Target
-    from sextant.facts.slo import SLO
+    from sextant.decide.windows import Target
     from sextant.workload.requests import mean_lengths_of
 
     keep = promise.keep
-    if not 0 < keep.risk < 1:
-        fix = "give a probability between 0 and 1, e.g. 0.1"
-        raise InputError(f"{keep.risk:g} is not a risk", field="--risk", fix=fix)
-    window_s: float | None = WINDOW_S
-    if keep.window is not None:
-        window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
-
+    keep.check()
+    window_s = keep.window_s()
     arriving = traffic.of(case, window_s)
     if isinstance(arriving, TraceTraffic):
         arriving = arriving.busiest_part()
@@ -204,10 +215,7 @@ def capacity_question(
         steady = arriving.steady()
     demand = arriving.drawn(0)
 
-    with naming_options({"request_rate_rps": "--traffic, --speed"}):
-        load: dict[str, Any] = {"percentile": case.percentile, "request_rate_rps": demand.rate_rps}
-        load["max_failed"] = keep.max_failed
-        slo = SLO("asked", **promise.limits.of(), **load)
+    slo = promise.slo(case.percentile, demand.rate_rps)
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)
     question = case.question(slo, **candidates.of())

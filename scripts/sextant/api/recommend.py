@@ -17,7 +17,7 @@ from sextant.api.question_options import (
     refuse_varied_budget,
     slo_of_options,
 )
-from sextant.api.shown import ShownAnswer, shown_budget
+from sextant.api.shown import ShownAnswer, shown_budget, shown_options
 from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.base.errors import InputError
 
@@ -104,12 +104,8 @@ def recommend(
         **candidates.of(),
     )
     answer = recommend_llm(question, variants)
-    return ShownAnswer(
-        result=answer,
-        document=lambda is_page: recommendation_document(answer, has_widget=is_page),
-        rows=[outcome.to_dict() for outcome in answer.alternatives],
-        has_solution=answer.has_option,
-        deployments=answer.deployments,
+    return shown_options(
+        answer, lambda is_page: recommendation_document(answer, has_widget=is_page)
     )
 
 

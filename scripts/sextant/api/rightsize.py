@@ -10,7 +10,7 @@ from sextant.api.groups import refuse
 from sextant.api.keywords import with_keywords
 from sextant.api.metrics import MetricsOptions
 from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
-from sextant.api.shown import ShownAnswer
+from sextant.api.shown import ShownAnswer, shown_options
 from sextant.api.trace_choice import TraceChoiceOptions
 from sextant.api.traffic import SchedulerOptions, TrafficOptions
 from sextant.base.errors import InputError
@@ -91,13 +91,7 @@ def rightsize(
             observed.probe_out or Path(folder) / "probe.csv",
         )
         answer = rightsize_deployment(replace(question, notes=(*notes, *question.notes)))
-    return ShownAnswer(
-        result=answer,
-        document=lambda _: rightsizing_document(answer, provenance()),
-        rows=[outcome.to_dict() for outcome in answer.alternatives],
-        has_solution=answer.has_option,
-        deployments=answer.deployments,
-    )
+    return shown_options(answer, lambda _: rightsizing_document(answer, provenance()))
 
 
 def _trace_of(

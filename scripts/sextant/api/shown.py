@@ -12,6 +12,7 @@ from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sextant.answer.answer import Answer
     from sextant.answer.budget import BudgetAnswer
     from sextant.deploy.deployment import ReplicaDeployment
     from sextant.deploy.targets import Target
@@ -126,9 +127,14 @@ def shown_budget(answer: "BudgetAnswer") -> ShownAnswer:
     """Return what a budget serves, as an answer of the library."""
     from sextant.answer.budget import budget_document
 
+    return shown_options(answer, lambda _: budget_document(answer))
+
+
+def shown_options(answer: "Answer", document: Callable[[bool], Document]) -> ShownAnswer:
+    """Return what is answered for one LLM, with a row per GPU profile."""
     return ShownAnswer(
         result=answer,
-        document=lambda _: budget_document(answer),
+        document=document,
         rows=[outcome.to_dict() for outcome in answer.alternatives],
         has_solution=answer.has_option,
         deployments=answer.deployments,
