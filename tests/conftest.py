@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -83,6 +84,14 @@ def mirror() -> Path:
     if not folder:
         pytest.skip("needs the mirror: SEXTANT_MIRROR is not set")
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def without_a_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run a file's tests in an empty folder: questions find no results of a pipeline."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        yield
 
 
 @pytest.fixture

@@ -19,13 +19,7 @@ ASKED = {
     "gpu_profiles": ["1xH100-80GB", "1xH200-141GB", "8xH200-141GB"],
 }
 USD = 10_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_a_store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("empty"))
-        yield
+pytestmark = pytest.mark.usefixtures("without_a_store")
 
 
 @pytest.fixture(scope="module")

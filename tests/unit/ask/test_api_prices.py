@@ -36,13 +36,7 @@ ASKED = ("--hf-config", LLAMA, "--ttft-ms", "p95:1000", "--gpu-profiles", "1xH10
 PROFILE = replace(profile_of_id("1xH100-80GB"), usd_per_hour=4.0)
 TRAFFIC = Billed(rate_rps=2.0, input_tokens=1000, output_tokens=200, cached_share=0.5)
 DAY_S = 86_400
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_a_store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("empty"))
-        yield
+pytestmark = pytest.mark.usefixtures("without_a_store")
 
 
 def table(*rows: str) -> str:

@@ -36,13 +36,7 @@ LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 10)
 LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
 LENGTHS = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", "p50:150,p99:700")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_a_store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("empty"))
-        yield
+pytestmark = pytest.mark.usefixtures("without_a_store")
 
 
 @pytest.fixture(scope="module")

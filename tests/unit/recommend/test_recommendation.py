@@ -47,13 +47,7 @@ MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
 LIMITS = SLO("asked", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 ASKED = Question(LIMITS, hf_config=MISTRAL)
 MEASURED = replace(ASKED, hf_config=None, llm_id="llama-7b")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_a_store(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("empty"))
-        yield
+pytestmark = pytest.mark.usefixtures("without_a_store")
 
 
 @pytest.fixture(scope="module")
