@@ -106,19 +106,19 @@ def mean_load(facts: Columns) -> MeanLoad:
 
 def batch_limits(phi: np.ndarray, facts: Columns) -> BatchLimits:
     """Return what the server of each row admits, and how its load test sends requests."""
-    value = parameters_by_name(phi)
+    parameters = parameters_by_name(phi)
     return BatchLimits(
         max_num_seqs=_UNLIMITED,
         max_num_batched_tokens=facts["batched_tokens"],
-        kv_tokens=value["memory"] * facts["kv_tokens"],
+        kv_tokens=parameters["memory"] * facts["kv_tokens"],
         is_asynchronous=facts["is_asynchronous"],
         reserved_share=facts["reserved_share"],
         prompts_first=facts["prompts_first"],
-        wave=value["wave"] / (1 + value["wave"]),
-        wait=value["wait"],
-        queue=value["queue"],
+        wave=parameters["wave"] / (1 + parameters["wave"]),
+        wait=parameters["wait"],
+        queue=parameters["queue"],
         wait_steps=facts["wait_steps"],
-        gathering=facts["is_eager"] * value["gathering"],
+        gathering=facts["is_eager"] * parameters["gathering"],
     )
 
 
@@ -144,19 +144,21 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
     Terms that grow with a request's length are taken at the mean length. With speculation a step of
     decode stands for one output token: its time divided by the tokens that it emits.
     """
-    value = parameters_by_name(phi)
+    parameters = parameters_by_name(phi)
     if "draft_tokens" not in facts:
-        return StepLaw(**_step_terms(value, facts, 1.0)._asdict())
+        return StepLaw(**_step_terms(parameters, facts, 1.0)._asdict())
 
     drafted = facts["draft_tokens"]
-    law = _step_terms(value, facts, 1.0 + drafted)
+    law = _step_terms(parameters, facts, 1.0 + drafted)
     draft_facts = {name: facts.get(f"draft_{name}", column) for name, column in facts.items()}
     # The host handles a sequence once in a step, with the LLM's own pass.
-    draft = _step_terms({**value, "sequence": np.zeros_like(value["sequence"])}, draft_facts, 1.0)
+    draft = _step_terms(
+        {**parameters, "sequence": np.zeros_like(parameters["sequence"])}, draft_facts, 1.0
+    )
     runs = draft_facts["n_layers"] > 0
-    draft_floor_ms = draft.floor_ms + _DRAFT_MS * value["draft"] * runs
+    draft_floor_ms = draft.floor_ms + _DRAFT_MS * parameters["draft"] * runs
 
-    accepted = (facts["accepted_length"] - 1) * value["acceptance"]
+    accepted = (facts["accepted_length"] - 1) * parameters["acceptance"]
     emitted = 1 + np.minimum(accepted, drafted)
     # A step with prompts takes a whole floor, not that of a token.
     whole_ms = law.floor_ms + law.dense_ms + law.expert_ms
@@ -180,18 +182,18 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
 
 
 def _step_terms(
-    value: Mapping[str, np.ndarray], facts: Columns, verified_tokens: Values
+    parameters: Mapping[str, np.ndarray], facts: Columns, verified_tokens: Values
 ) -> _StepTerms:
     """Return the terms of steps that verify this many tokens for each decoding sequence."""
     n_gpus = facts["n_gpus"]
     layers = facts["n_layers"]
     # The network's part is 0 within a node.
-    all_reduce_ms = facts["sync_ms"] * value["sync"] + facts["network_sync_ms"]
+    all_reduce_ms = facts["sync_ms"] * parameters["sync"] + facts["network_sync_ms"]
     sync_ms = np.where(n_gpus > 1, 2 * layers * all_reduce_ms, 0.0)
-    floor_ms = facts["launch_ms"] * value["launch"] + sync_ms
+    floor_ms = facts["launch_ms"] * parameters["launch"] + sync_ms
 
     dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
-    weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["dense_bytes_per_ms"]
+    weights_ms = dense_bytes / n_gpus / parameters["bandwidth"] / facts["dense_bytes_per_ms"]
     # Without CUDA graphs a kernel is launched while earlier kernels run.
     overlapped_ms = overlapped(floor_ms, weights_ms) - floor_ms
     # Of tiny weights the difference is rounding, which may be below 0.
@@ -201,13 +203,13 @@ def _step_terms(
     copies = facts["data_parallel"]
     # One token's hidden states are added up over the devices (ring all-reduce).
     passes = 2 * (n_gpus - 1) / n_gpus
-    reduction_ms = passes * facts["reduced_bytes"] / facts["link_bytes_per_ms"] / value["link"]
-    products_ms = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
-    token_ms = (products_ms + facts["expert_ms"] / value["expert_flops"]) / n_gpus
+    reduction_ms = passes * facts["reduced_bytes"] / facts["link_bytes_per_ms"] / parameters["link"]
+    products_ms = (facts["attention_ms"] + facts["dense_ms"]) / parameters["flops"]
+    token_ms = (products_ms + facts["expert_ms"] / parameters["expert_flops"]) / n_gpus
 
     # The cache is split by heads, which are never divided.
     kv_bytes = facts["kv_bytes_per_token"] / np.minimum(n_gpus, facts["kv_parts"] * copies)
-    kv_bytes_per_ms = facts["kv_bytes_per_ms"] * value["kv_bandwidth"]
+    kv_bytes_per_ms = facts["kv_bytes_per_ms"] * parameters["kv_bandwidth"]
     context = facts["input_tokens"] + facts["output_tokens"] / 2
     # The state of layers without attention is read and written in every step.
     state_ms = 2 * facts["state_bytes"] / n_gpus / kv_bytes_per_ms
@@ -216,23 +218,25 @@ def _step_terms(
     prompt = np.maximum(facts["input_tokens"], 1.0)
     seen_share = _kept_tokens(prompt, facts) / prompt
 
-    visit_ms = layers * facts["n_experts"] / facts["expert_parallel"] * value["expert_visit"]
+    visit_ms = layers * facts["n_experts"] / facts["expert_parallel"] * parameters["expert_visit"]
     expert_bytes = facts["expert_bytes"] / n_gpus
-    experts_ms = expert_bytes / value["expert_bandwidth"] / facts["expert_bytes_per_ms"] + visit_ms
-    prompt_launch_ms = layers * value["prompt_launch"] + value["prompt"]
+    experts_ms = (
+        expert_bytes / parameters["expert_bandwidth"] / facts["expert_bytes_per_ms"] + visit_ms
+    )
+    prompt_launch_ms = layers * parameters["prompt_launch"] + parameters["prompt"]
     verify_ms = verified_tokens * (reduction_ms / copies + token_ms + state_ms)
     return _StepTerms(
         floor_ms=floor_ms,
         dense_ms=weights_ms,
-        sequence_ms=value["sequence"] / copies + verify_ms,
+        sequence_ms=parameters["sequence"] / copies + verify_ms,
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_bytes_per_ms / context,
         prefill_token_ms=facts["prompt_products"] * (token_ms + reduction_ms),
-        prefill_pair_ms=facts["pair_ms"] * seen_share / n_gpus / value["attention_flops"],
+        prefill_pair_ms=facts["pair_ms"] * seen_share / n_gpus / parameters["attention_flops"],
         expert_ms=experts_ms,
         expert_share=facts["experts_per_token"] / np.maximum(facts["n_experts"], 1),
-        touch=value["touch"],
+        touch=parameters["touch"],
         request_ms=prompt_launch_ms + facts["encoder_share"] * (floor_ms + weights_ms),
-        host_ms=facts["is_uncaptured"] * layers * value["host"],
+        host_ms=facts["is_uncaptured"] * layers * parameters["host"],
     )
 
 
