@@ -460,6 +460,20 @@ class Case:
         lengths = self.lengths[0]
         return read_probe(self.question.probe, self.llm_id, self.llm, gpu_profiles, lengths)
 
+    def probe_notes(self, *, has_steps: bool) -> list[str]:
+        """Return which measured loads have requests unlike the asked ones, and what they count for.
+
+        `has_steps`: whether the answer comes from laws of a step.
+        """
+        if self.probe is None:
+            return []
+        from sextant.ask.probe import other_lengths_notes  # few questions have one
+
+        use = "they join the fit alone, which hardly moves this answer"
+        if has_steps:
+            use = "the law of a step takes them over, and no limit is judged by them"
+        return other_lengths_notes(self.probe, self.lengths, use)
+
     def training_rows(
         self,
         model: JointPredictor,

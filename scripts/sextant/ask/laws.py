@@ -161,6 +161,7 @@ def find_laws(
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
         *case.assumed_notes(),
+        *case.probe_notes(has_steps=True),
         *([DRAFTED_ITL] if case.question.speculative else []),
     ]
     model = fit_medians(case)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 from pydantic import Field
 
@@ -15,7 +16,8 @@ from sextant.base.sheets import Row, load_sheet
 from sextant.facts.answer_times import answer_ms, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.facts.slo import Latencies
+from sextant.facts.slo import ALIKE, Latencies, are_alike
+from sextant.pages.words import number, plural
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
 RATE = "request_rate_rps"
@@ -95,6 +97,29 @@ def read_probe(
     stated = [f"own_{name}" for name in LATENCIES]
     columns = [*KEYS, RATE, *LENGTHS, "e2e_ms", *TARGETS, *stated]
     return pd.DataFrame(measurements, columns=columns)
+
+
+def other_lengths_notes(probe: pd.DataFrame, lengths: np.ndarray, use: str) -> list[str]:
+    """Return that measured loads have requests unlike the asked ones; nothing where none has.
+
+    Args:
+        probe: what `read_probe` returns.
+        lengths: mean input and output tokens of the asked requests, (1, 2).
+        use: what such loads count for, e.g. `they join the fit alone`.
+    """
+    others = probe[~are_alike(probe[LENGTHS].to_numpy(float), lengths)]
+    if others.empty:
+        return []
+    inputs, outputs = others[LENGTHS].iloc[0]
+    asked_inputs, asked_outputs = lengths[0]
+    has = "has" if len(others) == 1 else "have"
+    return [
+        f"{len(others)} of {plural(len(probe), 'load')} of --probe {has} requests more than "
+        f"{ALIKE - 1:.0%} shorter or longer than the asked ones ({number(float(inputs))} input and "
+        f"{number(float(outputs))} output tokens on {others['gpu_profile_id'].iloc[0]}; "
+        f"{number(float(asked_inputs))} and {number(float(asked_outputs))} asked about): "
+        f"{use}. Measure requests of the asked lengths."
+    ]
 
 
 def _measured(

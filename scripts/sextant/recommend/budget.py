@@ -59,6 +59,7 @@ def recommend_for_budget(question: Question, usd_per_month: float) -> BudgetAnsw
             *case.lengths_notes,
             *case.notes,
             *case.assumed_notes(),
+            *case.probe_notes(has_steps=True),
             *sizer.notes(),
         ],
         serving=case.serving,

@@ -76,6 +76,7 @@ class Decision:
         notes = [*case.failure_notes, *outside_warning(outside, source)]
         notes += case.lengths_notes
         notes += [*case.notes, *source.left_out_notes, *self.fitted.notes, *case.assumed_notes()]
+        notes += case.probe_notes(has_steps=self.weighing.sizer is not None)
         if question.prefix_hit_rate and not self.fitted.has_steps:
             notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
         if self.weighing.sizer is None:  # else each percentile is that of the simulated requests

@@ -152,6 +152,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
             *case.notes,
             *fitted.notes,
             *case.assumed_notes(),
+            *case.probe_notes(has_steps=False),
             *case.start_up(case.gpu_profiles[gpu_profile_id]).notes(),
             *estimates(points, slo),
         ],

@@ -3,7 +3,11 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
+
 from made_up_laws import made_up_laws
+from sextant.ask.probe import other_lengths_notes
 from sextant.ask.probe_laws import missed_notes
 from sextant.decide.missed_rates import MissedLatency, MissedLoad
 
@@ -33,3 +37,14 @@ def test_requests_that_wait_while_few_decode_ask_for_the_servers_own_limit() -> 
     bound = replace(full, decoding=float(most))  # the server's limit is the one that is assumed
     (note,) = missed_notes({"a": replace(LAWS, missed=(bound,))})
     assert "decoded at once" not in note
+
+
+def test_loads_of_requests_unlike_the_asked_ones_are_said() -> None:
+    columns = ["gpu_profile_id", "input_tokens", "output_tokens"]
+    probe = pd.DataFrame([["a", 1000.0, 250.0], ["b", 300.0, 250.0]], columns=columns)
+    (note,) = other_lengths_notes(probe, np.array([[1100.0, 220.0]]), "they join the fit alone")
+    assert note.startswith(
+        "1 of 2 loads of --probe has requests more than 25% shorter or longer than the asked ones "
+        "(300 input and 250 output tokens on b; 1,100 and 220 asked about): they join the fit alone"
+    )
+    assert other_lengths_notes(probe[:1], np.array([[1100.0, 220.0]]), "") == []

@@ -58,10 +58,10 @@ def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> No
     assert 18 < low < high < 22
 
 
-def test_measured_loads_that_no_law_gives_back_are_said(tmp_path: Path) -> None:
+def test_measured_loads_that_are_not_given_back_or_of_other_lengths_are_said(tmp_path: Path) -> None:
     probe = tmp_path / "probe.csv"
-    rows = "1xH100-80GB,1,60,8\n1xH100-80GB,4,60,30\n"
-    probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{rows}")
+    rows = "1xH100-80GB,1,700,60,8\n1xH100-80GB,4,1000,60,30\n"
+    probe.write_text(f"gpu_profile_id,users,input_tokens,ttft_ms,tpot_ms\n{rows}")
     load = (*LENGTHS, "--users", "4", "--duration", "20s", "--probe", str(probe))
     page = tmp_path / "page.html"
     found = json.loads(run(*load, "--format", "json"))
@@ -69,6 +69,8 @@ def test_measured_loads_that_no_law_gives_back_are_said(tmp_path: Path) -> None:
     (said,) = [line for line in found["warnings"] if line.startswith("No law found gives")]
     assert "measured on 1xH100-80GB: with 4 users this one has TTFT" in said
     assert "measured 30 ms (-" in said and "--max-num-seqs" in said
+    (said_lengths,) = [line for line in found["warnings"] if " of --probe has requests" in line]
+    assert "1 of 2 loads" in said_lengths and "the law of a step takes them over" in said_lengths
     assert said in found["text"] and "No law found gives" in page.read_text()
 
 
