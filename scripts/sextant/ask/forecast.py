@@ -17,7 +17,7 @@ from sextant.decide.decision import loads
 from sextant.facts.answer_times import answer_ms, rate_of_users
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
-from sextant.facts.slo import SLO, are_alike
+from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import Calibration
 from sextant.law.fits import fit_or_restore
 from sextant.law.plausible import impossible, set_aside_note
@@ -73,7 +73,22 @@ class Fitted:
         has_e2e_alone = measured_ms.notna() & points[TARGETS].isna().all(axis=1)
         scaled = pd.DataFrame(law_ms, points.index, TARGETS).mul(measured_ms / e2e_ms, axis=0)
         points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
+        points = _with_e2e_as_basis(points)
         return Forecast(case, slo, self.model, Calibration(points, samples_ms, SEED), users)
+
+
+def _with_e2e_as_basis(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points whose latencies name the E2E of a probe that they follow from."""
+    has_e2e = points["e2e_ms"].notna()
+    if not has_e2e.any():
+        return points
+    sides = ("own_ttft_ms", "own_nttft_ms"), ("own_itl_ms", "own_tpot_ms")
+    for basis, stated in zip(frame.BASES, sides, strict=True):
+        follows = has_e2e & points[[*stated]].isna().all(axis=1)
+        value_ms = points[f"{basis}_ms"].astype(float).where(~follows, points["e2e_ms"])
+        name = points[basis].where(~follows, METRICS["e2e"])
+        points = points.assign(**{basis: name, f"{basis}_ms": value_ms})
+    return points
 
 
 def make_predictor(question: Question, gpu_profiles: Mapping[str, GPUProfile]) -> JointPredictor:

@@ -163,20 +163,17 @@ def _cautions(answer: PredictedRecommendation) -> list[str]:
 
 def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     """Return the measurements far from the law, the farthest first."""
-    limits = answer.slo.limits
     nttft_percentile, itl_percentile = answer.slo.percentiles
     lines = []
     for far in answer.contradictions[:_N_CONTRADICTIONS]:
         row = far.contradiction
-        name = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL"
         percentile = itl_percentile
         times = 1.0
         if row.latency == "nttft" and answer.serving is not None:
-            name = "TTFT"
             percentile = nttft_percentile
             times = answer.serving.requests.inputs.mean
         lines.append(
-            f"{_measurement_words(far, name, percentile, times * row.measured_ms)} on "
+            f"{_measurement_words(far, percentile, times * row.measured_ms)} on "
             f"{row.gpu_profile_id} {far.load_words} is far from what the law says "
             f"({number(times * row.predicted_ms)} ms, 90% interval {number(times * row.low_ms)} to "
             f"{number(times * row.high_ms)}): near this load the measurement outweighs the "
@@ -187,8 +184,9 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     return lines
 
 
-def _measurement_words(far: FarMeasurement, name: str, percentile: int, value_ms: float) -> str:
+def _measurement_words(far: FarMeasurement, percentile: int, value_ms: float) -> str:
     """Return what was measured, or which percentile is estimated and from what."""
+    name = METRICS[far.metric]
     if far.basis is None or far.basis_ms is None:
         return f"Measured {name} of {number(value_ms)} ms"
     return (

@@ -15,7 +15,7 @@ from sextant.ask.case import Case
 from sextant.ask.forecast import Forecast
 from sextant.ask.probe import RATE
 from sextant.base.errors import InputError
-from sextant.base.files import frame_rows
+from sextant.base.files import Row, frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.sizing import u_max
 from sextant.facts.gpu import GIB
@@ -23,7 +23,7 @@ from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Calibration
 from sextant.pages.words import chance, number, per_second, plural, usd_words
-from sextant.points.frame import LENGTHS, SERVING, judged, limited
+from sextant.points.frame import BASES, LENGTHS, SERVING, judged, limited
 from sextant.recommend.recommendation import (
     Change,
     FarMeasurement,
@@ -48,20 +48,28 @@ _N_OWN = 3
 """GPU profiles on which measurements of the LLM itself are listed."""
 
 
-def far_measurements(calibration: Calibration | None) -> list[FarMeasurement]:
+def far_measurements(calibration: Calibration | None, slo: SLO) -> list[FarMeasurement]:
     """Return the measurements of the LLM far from the law, the farthest first."""
     if calibration is None:
         return []
     rows = calibration.points.set_index(["gpu_profile_id", "users"])
     far = []
     for contradiction in calibration.contradictions():
-        name = "ttft_basis" if contradiction.latency == "nttft" else "itl_basis"
         row = rows.loc[(contradiction.gpu_profile_id, contradiction.users)]
+        metric = "ttft" if contradiction.latency == "nttft" else _per_token(row, slo)
+        name = "ttft_basis" if metric == "ttft" else "itl_basis"
         basis_ms = float(row[f"{name}_ms"]) if row[name] else None
         rate_rps = float(row.get(RATE, math.nan))
         stated_rps = None if math.isnan(rate_rps) else rate_rps
-        far.append(FarMeasurement(contradiction, row[name] or None, basis_ms, stated_rps))
+        far.append(FarMeasurement(contradiction, metric, row[name] or None, basis_ms, stated_rps))
     return far
+
+
+def _per_token(row: pd.Series, slo: SLO) -> str:
+    """Return which time per token a measurement is of: the limited one, where it has both."""
+    of_limits = "tpot" if "tpot" in slo.limits and "itl" not in slo.limits else "itl"
+    stated = [name for name in ("itl", "tpot") if row.get(f"own_{name}_ms", math.nan) > 0]
+    return of_limits if of_limits in stated or not stated else stated[0]
 
 
 def broken_notes(forecast: Forecast) -> list[str]:
@@ -76,7 +84,7 @@ def broken_notes(forecast: Forecast) -> list[str]:
     notes = []
     for index, row in enumerate(frame_rows(lowest)):
         over = [
-            f"{METRICS[name]} {number(float(values[index]))} ms"
+            f"{METRICS[name]} {number(float(values[index]))} ms{_basis_words(row, name)}"
             for name, values in latencies_ms.items()
             if values[index] > slo.limits[name].limit_ms
         ]
@@ -87,6 +95,15 @@ def broken_notes(forecast: Forecast) -> list[str]:
             "replica is offered as many."
         )
     return notes
+
+
+def _basis_words(row: Row, metric: str) -> str:
+    """Return what a latency of a measurement is estimated from; nothing where it was measured."""
+    of_first, of_later = BASES
+    basis = {"ttft": of_first, "nttft": of_first, "itl": of_later, "tpot": of_later}.get(metric)
+    if basis is None or not row[basis]:
+        return ""
+    return f", estimated from a measured {row[basis]} of {number(row[f'{basis}_ms'])} ms"
 
 
 def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:

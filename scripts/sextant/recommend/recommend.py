@@ -171,7 +171,7 @@ def _answer(
         arrivals=sizer.kind if sizer else None,
         has_probe=question.probe is not None,
         outside=outside,
-        contradictions=far_measurements(forecast.calibration),
+        contradictions=far_measurements(forecast.calibration, question.slo),
         findings=findings,
     )
 

@@ -48,10 +48,11 @@ class FarMeasurement:
     """A measurement of the LLM far from the law, and what of it was measured."""
 
     contradiction: Contradiction
+    metric: str  #: What was measured, as limits are named, or estimated: `ttft`, `itl`, `tpot`.
     basis: str | None
-    """Statistic that its percentile is estimated from, e.g. `median`; None: it was measured."""
+    """What it is estimated from, e.g. `median` or `E2E`; None: it was measured."""
     basis_ms: float | None
-    """Value of that statistic, of TTFT or ITL."""
+    """Value of that statistic, of TTFT or ITL, or of E2E."""
     request_rate_rps: float | None = None
     """Of a measured rate, whose users follow from it; None: users were measured."""
 

@@ -71,13 +71,18 @@ def calibrated(question: Question) -> Calibration:
 
 def told(question: Question) -> str:
     """Return what the answer says of measurements far from the law."""
-    answer = replace(recommend_llm(question), contradictions=far_measurements(calibrated(question)))
+    answer = replace(
+        recommend_llm(question), contradictions=far_measurements(calibrated(question), SLO_P95)
+    )
     return as_text(recommendation_document(answer))
 
 
 def test_a_percentile_that_follows_from_a_median_is_called_estimated(folder) -> None:
     question = asked(folder("median"))
-    far = {it.contradiction.latency: it.to_dict() for it in far_measurements(calibrated(question))}
+    far = {
+        it.contradiction.latency: it.to_dict()
+        for it in far_measurements(calibrated(question), SLO_P95)
+    }
     assert far["nttft"]["basis"] == far["itl"]["basis"] == "median"
     assert far["nttft"]["basis_ms"] == 1310 and far["itl"]["basis_ms"] == 52
     assert far["nttft"]["measured_ms"] * 1000 > 1.3 * 1310
@@ -96,9 +101,27 @@ def test_a_percentile_that_was_measured_is_called_measured(folder) -> None:
 def test_a_probe_is_taken_as_measured_at_the_percentile_that_is_asked_for(folder, tmp_path) -> None:
     probe = tmp_path / "probe.csv"
     probe.write_text("gpu_profile_id,users,ttft_ms,tpot_ms\n1xH100-80GB,8,1310,52\n")
-    far = far_measurements(calibrated(asked(folder("median"), probe=probe)))
+    far = far_measurements(calibrated(asked(folder("median"), probe=probe)), SLO_P95)
     assert {it.basis for it in far if it.contradiction.users == 8} == {None}
     assert {it.basis for it in far if it.contradiction.users == 16} == {"median"}
+
+
+def test_what_follows_from_a_measured_e2e_is_not_called_measured(folder, tmp_path) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text("gpu_profile_id,users,e2e_ms\n1xH100-80GB,8,9000\n")
+    far = far_measurements(calibrated(asked(folder("p95"), probe=probe)), SLO_P95)
+    of_probe = {it.metric: it for it in far if it.contradiction.users == 8}
+    assert {(it.basis, it.basis_ms) for it in of_probe.values()} == {("E2E", 9000.0)}
+    assert of_probe and {it.basis for it in far if it.contradiction.users == 16} == {None}
+
+
+def test_a_measured_tpot_is_called_so_beside_a_limit_on_itl(folder, tmp_path) -> None:
+    probe = tmp_path / "probe.csv"
+    probe.write_text("gpu_profile_id,users,tpot_ms\n1xH100-80GB,8,90\n")
+    question = asked(folder("p95"), probe=probe)
+    slo = replace(SLO_P95, itl_ms=40.0, itl_percentile=95, tpot_ms=None, tpot_percentile=None)
+    far = far_measurements(calibrated(question), slo)
+    assert {it.metric for it in far if it.contradiction.users == 8} == {"tpot"}
 
 
 def test_an_explained_percentile_says_what_it_is_estimated_from(folder) -> None:

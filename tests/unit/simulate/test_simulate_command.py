@@ -58,7 +58,9 @@ def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> No
     assert 18 < low < high < 22
 
 
-def test_measured_loads_that_are_not_given_back_or_of_other_lengths_are_said(tmp_path: Path) -> None:
+def test_loads_that_are_not_given_back_or_of_other_lengths_are_said(
+    tmp_path: Path,
+) -> None:
     probe = tmp_path / "probe.csv"
     rows = "1xH100-80GB,1,700,60,8\n1xH100-80GB,4,1000,60,30\n"
     probe.write_text(f"gpu_profile_id,users,input_tokens,ttft_ms,tpot_ms\n{rows}")
