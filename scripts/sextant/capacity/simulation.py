@@ -27,11 +27,11 @@ from sextant.simulate.simulation import (
     Simulation,
     StepLaw,
     TooFewRequests,
+    numbers_of_draws,
     on_threads,
     simulate,
     simulate_closed,
     summarise,
-    summary_intervals,
 )
 from sextant.workload.requests import RequestStream
 
@@ -167,7 +167,7 @@ class SimulatedLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationAnswer:
-    """Latencies, rates and use of a deployment at the most likely law of a step."""
+    """Latencies, rates and use of a deployment."""
 
     laws: CaseLaws
     question: Question
@@ -175,11 +175,12 @@ class SimulationAnswer:
     deployment: Deployment
     servers: ReplicaLaws
     """Of the replicas, or of those that compute prompts."""
-    simulation: Simulation
+    simulation: Simulation  #: At the most likely law of a step.
     numbers: Mapping[str, Any]
-    """What `summarise` returns."""
+    """What `summarise` returns: the medians of the draws of the law; without draws, at the most
+    likely law."""
     intervals: Mapping[str, Any] | None
-    """The 90% interval of each number; None without draws."""
+    """The 90% interval of each number, over the same draws; None without draws."""
     saturation: Saturation | None
     """None for users, two pools or a policy."""
     scaling: Scaling | None
@@ -262,7 +263,7 @@ class SimulationAnswer:
 def simulate_llm(
     question: Question, sent: Sent, settings: Settings, deployment: Deployment
 ) -> SimulationAnswer:
-    """Return latencies, rates and use of a deployment at the most likely law of a step.
+    """Return latencies, rates and use of a deployment.
 
     Args:
         question: the LLM, the measurements, the lengths of the requests, on one GPU profile; or on
@@ -292,7 +293,7 @@ def simulate_llm(
     servers = runner.servers
     likeliest = runner.run(0)
     numbers = summarise(likeliest.simulation, deployment.limits_ms)
-
+    intervals = None
     saturation = None
     is_plain = deployment.decode_replicas is None and deployment.policy is None
     if sent.users is None and is_plain:
@@ -303,6 +304,8 @@ def simulate_llm(
         lambda draw: summarise(runner.run(draw).simulation, deployment.limits_ms),
         range(1, len(servers.terms)),
     )
+    if drawn:
+        numbers, intervals = numbers_of_draws(drawn)
     scaling = likeliest.scaling
     return SimulationAnswer(
         laws=laws,
@@ -312,7 +315,7 @@ def simulate_llm(
         servers=servers,
         simulation=likeliest.simulation,
         numbers=numbers,
-        intervals=summary_intervals(drawn) if drawn else None,
+        intervals=intervals,
         saturation=saturation,
         scaling=scaling,
         minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,

@@ -81,7 +81,7 @@ def _headline(answer: SimulationAnswer) -> str:
     decode = ""
     if deployment.decode_replicas is not None:
         if load.users is not None:  # each user sends a number of requests, however long that takes
-            lasted_s = load.n_requests / answer.numbers["request_rate_rps"]
+            lasted_s = answer.simulation.end_s
         decode = f" for prefill and {deployment.decode_replicas} × {answer.decode_profile_id}"
         decode += " for decode"
     replicas = f"{deployment.replicas} ×"
@@ -112,6 +112,6 @@ def _minute_section(answer: SimulationAnswer) -> list[Block]:
         ]
         for minute in answer.minutes
     ]
-    hours = f"{number(answer.replica_hours)} replica hours, starts included"
+    hours = f"{number(answer.replica_hours)} replica hours, starts included, by the best estimate"
     table = Table([*header, "Ordered", "Ready"], rows)
     return [Section("By minute", [Note(hours), table])]

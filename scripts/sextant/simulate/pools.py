@@ -16,6 +16,7 @@ from sextant.simulate.simulation import (
     Scheduler,
     Simulation,
     StepLaw,
+    rated_by_users,
     simulate,
 )
 from sextant.workload.requests import RequestStream
@@ -158,4 +159,4 @@ def simulate_users_apart(
             arrival_s[current] = arrival_s[previous] + e2e_s[previous]
         if np.allclose(arrival_s, before_s, rtol=1e-3, atol=_CLOSE_S):
             break
-    return simulation
+    return rated_by_users(simulation, users, prefill.scheduler.timeout_s)

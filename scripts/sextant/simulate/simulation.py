@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
@@ -227,6 +227,17 @@ class Simulation:
     use: ReplicaUse
     warmup_s: float
     end_s: float  #: When the last request was answered or given up, or the last one arrived.
+    user_s: float | None = None
+    """Mean time of a user from the first counted request to the last answer; None: requests arrive
+    whatever the servers do."""
+
+    @property
+    def rated_s(self) -> float:
+        """Time that rates are over: that of a user, else from the warm-up to the last answer.
+
+        Users send their first counted request at different times, and end at different times.
+        """
+        return max(self.end_s - self.warmup_s if self.user_s is None else self.user_s, 1e-9)
 
     @property
     def tpot_s(self) -> np.ndarray:
@@ -312,7 +323,15 @@ def simulate_closed(
     if not (table["status"] == UNSENT).any():
         problem = f"{users} users send more than {requests.n} requests in {duration_s:g} s"
         raise TooFewRequests(problem, field="requests", fix="give more requests")
-    return simulation_of(tables, warmup_s)
+    return rated_by_users(simulation_of(tables, warmup_s), users, scheduler.timeout_s)
+
+
+def rated_by_users(simulation: Simulation, users: int, timeout_s: float) -> Simulation:
+    """Return a simulation whose rates are those of users, who have one request under way each."""
+    outcomes = [simulation.status == OK, simulation.status == TIMEOUT]
+    under_way_s = np.select(outcomes, [simulation.e2e_s, timeout_s], 0.0)
+    user_s = float(under_way_s[simulation.is_counted].sum() / users)
+    return replace(simulation, user_s=user_s)
 
 
 def simulation_of(world: "World", warmup_s: float) -> Simulation:
@@ -372,8 +391,8 @@ def summarise(
     """Return the numbers of the requests that came after the warm-up.
 
     Latencies are those of requests that were answered. Gaps between tokens (`itl_ms`) are within
-    0.25%, and include the gaps of requests that gave up later. Rates are over the time from the end
-    of the warm-up to the last answer or arrival. Goodput counts the requests within all
+    0.25%, and include the gaps of requests that gave up later. Rates are the answered requests and
+    their output tokens over `Simulation.rated_s`. Goodput counts the requests within all
     `limits_ms`, by `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's gaps, which is its
     TPOT), `tpot_ms` and `e2e_ms`.
 
@@ -402,10 +421,10 @@ def summarise(
         "itl_ms": {"mean": s.gaps.mean_s * 1e3, **gaps_ms},
         "tpot_ms": statistics(tpot_ms),
         "e2e_ms": statistics(e2e_ms),
-        "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
-        "request_rate_rps": float(is_ok.sum() / span_s),
+        "throughput_tok_s": float(s.output_tokens[is_ok].sum() / s.rated_s),
+        "request_rate_rps": float(is_ok.sum() / s.rated_s),
         "failed_fraction": float(1 - is_ok.sum() / s.is_counted.sum()),
-        "goodput_rps": float(meets_limits(of_request, limits_ms or {}).sum() / span_s),
+        "goodput_rps": float(meets_limits(of_request, limits_ms or {}).sum() / s.rated_s),
         "kv_used_fraction": s.use.kv_block_s / (s.use.n_blocks * replica_s),
         "kv_used_fraction_max": s.use.most_blocks / s.use.n_blocks,
         "preemptions": int(s.preemptions[s.is_counted].sum()),
@@ -416,13 +435,24 @@ def summarise(
     }
 
 
-def summary_intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the 90% interval over draws of each number of `summarise`, in the same shape."""
-    intervals: dict[str, Any] = {}
+class DrawnNumbers(NamedTuple):
+    """The numbers of `summarise` over draws of a law, both in its shape."""
+
+    medians: dict[str, Any]
+    intervals: dict[str, Any]  #: 90%, of the same draws: the median is inside.
+
+
+def numbers_of_draws(summaries: Sequence[Mapping[str, Any]]) -> DrawnNumbers:
+    """Return median and 90% interval of each number of `summarise`, one summary a draw."""
+    shares = (0.5, *INTERVAL)
+    drawn = DrawnNumbers({}, {})
     for name, value in summaries[0].items():
         of_name = [summary[name] for summary in summaries]
         if isinstance(value, Mapping):
-            intervals[name] = summary_intervals(of_name)
-        else:
-            intervals[name] = np.quantile(np.array(of_name, float), INTERVAL).tolist()
-    return intervals
+            drawn.medians[name], drawn.intervals[name] = numbers_of_draws(of_name)
+            continue
+        values = np.array(of_name, float)
+        median, *ends = np.quantile(values, shares, method="inverted_cdf").tolist()
+        drawn.medians[name] = int(median) if isinstance(value, int) else median
+        drawn.intervals[name] = ends
+    return drawn

@@ -320,7 +320,7 @@ def test_capacity_compares_a_policy_and_writes_a_tuned_one(tmp_path, trace):
 
 def test_simulate_follows_replicas_over_time(tmp_path, trace):
     path = written(tmp_path, "t_s,ready\n0,1\n500,3\n1200,1\n", "ready.csv")
-    profile = ("--gpu-profile", "4xH100-80GB", "--draws", "4")
+    profile = ("--gpu-profile", "4xH100-80GB", "--draws", "0")
     asked = ("simulate", "--trace", trace, *LLM, *profile, "--policy", path)
     answer = json.loads(sextant(*asked, "--format", "json"))
     assert [row["ready"] for row in answer["by_minute"]][:25:8] == [1, 3, 3, 1]

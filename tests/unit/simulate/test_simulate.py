@@ -222,6 +222,20 @@ def test_a_prefix_that_all_have_holds_nobody_on_a_full_replica() -> None:
     assert by_prefix.cached_tokens.sum() == pytest.approx(in_turn.cached_tokens.sum(), rel=0.05)
 
 
+@pytest.mark.parametrize("duration_s", [1.0, 3.0, 20.0])
+def test_the_rates_of_users_do_not_depend_on_the_duration(duration_s: float) -> None:
+    n_users = 64
+    n = 100 * n_users
+    stream = RequestStream.of_users(n_users, np.full(n, 50), np.full(n, 20), 0)
+    result = simulate_closed(n_users, stream, Scheduler(100_000), LAW, duration_s=duration_s)
+    found = summarise(result, {"ttft_ms": 1e6})
+    # By Little's law. Ramps at both ends would leave half of the rate at the shortest duration.
+    assert found["request_rate_rps"] == pytest.approx(1e3 * n_users / found["e2e_ms"]["mean"])
+    assert found["request_rate_rps"] == pytest.approx(112, rel=0.1)
+    assert found["goodput_rps"] == found["request_rate_rps"]
+    assert found["throughput_tok_s"] == pytest.approx(20 * found["request_rate_rps"])
+
+
 def test_answers_amid_which_users_are_met_are_not_counted() -> None:
     n = 400
     stream = RequestStream.of_users(4, np.full(n, 50), np.full(n, 20), 0)

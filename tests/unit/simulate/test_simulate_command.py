@@ -58,6 +58,20 @@ def test_what_was_measured_of_the_llm_is_what_is_simulated(tmp_path: Path) -> No
     assert 18 < low < high < 22
 
 
+def test_what_is_printed_lies_inside_of_its_interval() -> None:
+    found = json.loads(run(*LENGTHS, "--users", "4", "--duration", "20s", "--format", "json"))
+    for name, ends in found["intervals"].items():
+        of_statistics = isinstance(ends, dict)
+        values = found[name] if of_statistics else {"": found[name]}
+        for statistic, (low, high) in (ends if of_statistics else {"": ends}).items():
+            assert low <= values[statistic] <= high
+    # Two draws that do not lie around the best estimate.
+    best = json.loads(
+        run(*LENGTHS, "--users", "4", "--duration", "20s", "--draws", "0", "--format", "json")
+    )
+    assert best["intervals"] is None and best["ttft_ms"] != found["ttft_ms"]
+
+
 def test_loads_that_are_not_given_back_or_of_other_lengths_are_said(
     tmp_path: Path,
 ) -> None:
