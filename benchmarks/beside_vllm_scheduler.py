@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.simulate.simulation import Scheduler, Simulation, StepLaw, simulate
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import Scheduled, schedule_with_vllm

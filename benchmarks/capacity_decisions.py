@@ -32,7 +32,8 @@ from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.sizing import fewest_replicas
 from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
-from sextant.simulate.simulation import NAMES, OK, StepLaw, simulate_closed
+from sextant.simulate.server import NAMES, OK, StepLaw
+from sextant.simulate.simulation import simulate_closed
 from sextant.trace.job import ingest_trace
 from sextant.workload.requests import RequestStream, mean_lengths_of, steady_like
 

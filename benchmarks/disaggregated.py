@@ -29,7 +29,8 @@ from sextant.law.terms import batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
-from sextant.simulate.simulation import NAMES, OK, Scheduler, Simulation, StepLaw
+from sextant.simulate.server import NAMES, OK, Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation
 from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))

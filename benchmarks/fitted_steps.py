@@ -17,7 +17,8 @@ from sextant.base.errors import InputError
 from sextant.law.roofline import Roofline
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate_closed
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate_closed
 from sextant.workload.requests import RequestStream
 
 CONFIGURATION = [

@@ -22,7 +22,8 @@ from served_metrics import E2E, ITL, TOKENS, TTFT, Server, histogram, scalar  # 
 from sextant.ask.forecast import MEDIANS  # noqa: E402
 from sextant.ask.laws import Settings, find_laws  # noqa: E402
 from sextant.ask.question import Question  # noqa: E402
-from sextant.simulate.simulation import OK, Scheduler, StepLaw, simulate  # noqa: E402
+from sextant.simulate.server import OK, Scheduler, StepLaw  # noqa: E402
+from sextant.simulate.simulation import simulate  # noqa: E402
 from sextant.workload.lengths import Length, RequestLengths  # noqa: E402
 from sextant.workload.requests import RequestStream  # noqa: E402
 

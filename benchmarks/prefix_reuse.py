@@ -32,7 +32,8 @@ from sextant.engine.vllm import VLLMServer
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.simulate.cache_depths import cache_depths
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.trace.job import ingest_trace
 from sextant.workload.shared_blocks import read_shared_blocks
 

@@ -40,7 +40,8 @@ from sextant.law.measured_server import calibrate, closed_loop_requests
 from sextant.load.measure import LevelResult, LoadTargets
 from sextant.load.schedules import ArrivalSchedule, run_closed_loop, run_open_loop
 from sextant.load.source import RequestSource, draw_in_order
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.requests import RequestStream
 from support import ROOT

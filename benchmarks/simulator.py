@@ -22,14 +22,8 @@ from typing import Any
 import numpy as np
 
 from sextant.base.files import read_parquet
-from sextant.simulate.simulation import (
-    Scheduler,
-    Simulation,
-    StepLaw,
-    on_threads,
-    simulate,
-    summarise,
-)
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation, on_threads, simulate, summarise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_simulator import Job, run_plainly

@@ -22,7 +22,8 @@ from sextant.ask.laws import Settings, candidate_laws
 from sextant.ask.question import Question
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream
 

@@ -33,7 +33,8 @@ hypothesis.settings.load_profile("any machine")
 
 COMPILE = """
 import numpy as np
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate, simulate_closed
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 server = Scheduler(99, 9, 99, 9, 1, has_prefix_caching=False, is_asynchronous=False)
 law = StepLaw(1, 1, 1, 1, 1)

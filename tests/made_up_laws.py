@@ -10,7 +10,7 @@ from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.windows import Target
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
-from sextant.simulate.simulation import NAMES, Scheduler, StepLaw
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
 from sextant.workload.lengths import Length, RequestLengths, length_sampler
 from sextant.workload.requests import SteadyTraffic
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)

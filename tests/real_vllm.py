@@ -20,7 +20,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 

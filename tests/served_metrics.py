@@ -14,7 +14,8 @@ import numpy as np
 from sextant.ask.forecast import MEDIANS
 from sextant.ask.laws import Settings, find_laws
 from sextant.ask.question import Question
-from sextant.simulate.simulation import OK, Scheduler, StepLaw, simulate
+from sextant.simulate.server import OK, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream
 

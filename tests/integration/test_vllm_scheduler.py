@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from real_vllm import NEEDS_VLLM, schedule_with_vllm
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.workload.requests import RequestStream
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]

@@ -13,7 +13,7 @@ from sextant.facts.slo import METRICS
 from sextant.law.means import open_loop
 from sextant.pages.blocks import Block, Note, Section, Table
 from sextant.pages.words import chance, plural, shown_chance, usd_number, usd_words
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.server import StepLaw
 
 OPTION_HEADER = ("Price", "Probability", "Option")
 N_OPTIONS = 6

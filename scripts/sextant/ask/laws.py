@@ -26,7 +26,7 @@ from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_shee
 from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
 from sextant.law.roofline import Roofline
 from sextant.points.frame import KEYS
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"

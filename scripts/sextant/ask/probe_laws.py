@@ -24,7 +24,7 @@ from sextant.law.means import (
 )
 from sextant.pages.words import number, plural, under_load
 from sextant.points.frame import LENGTHS, limited
-from sextant.simulate.simulation import NAMES, Scheduler
+from sextant.simulate.server import NAMES, Scheduler
 
 if TYPE_CHECKING:
     from sextant.law.probed_server import FittedLaws, ProbeResult

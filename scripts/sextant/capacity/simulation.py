@@ -20,12 +20,10 @@ from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
 from sextant.simulate.scaling import Autoscaler, Scaling, ScalingPolicy, simulate_scaled
+from sextant.simulate.server import OK, Scheduler, StepLaw
 from sextant.simulate.simulation import (
-    OK,
     Router,
-    Scheduler,
     Simulation,
-    StepLaw,
     TooFewRequests,
     numbers_of_draws,
     on_threads,

@@ -8,7 +8,7 @@ from sextant.decide.asked_limits import asked_of
 from sextant.decide.latency_surface import LEAST_DECODING, BorneRates, Loads, SteadyLoad
 from sextant.facts.answer_times import requests_in_flight
 from sextant.law.means import open_loop
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.server import StepLaw
 
 
 class DrawnLatencies(NamedTuple):

@@ -31,7 +31,8 @@ from sextant.law.means import (
     saturation_rps,
     step_parts,
 )
-from sextant.simulate.simulation import EDGES_MS, OK, Scheduler, StepLaw, on_threads, simulate
+from sextant.simulate.server import EDGES_MS, OK, Scheduler, StepLaw
+from sextant.simulate.simulation import on_threads, simulate
 from sextant.simulate.source import DIGEST
 from sextant.workload.requests import RequestStream, SteadyTraffic
 

@@ -12,7 +12,8 @@ from sextant.decide.windows import Judged, ServingResults, Target, judge_windows
 from sextant.facts.gpu import GPUProfile
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.simulate.scaling import Autoscaler, Scaling, simulate_scaled
-from sextant.simulate.simulation import EDGES_MS, N_BINS, OK, Router, Simulation, simulate
+from sextant.simulate.server import EDGES_MS, N_BINS, OK
+from sextant.simulate.simulation import Router, Simulation, simulate
 from sextant.workload.requests import COLUMNS, RequestStream
 
 Replicas = int | np.ndarray

@@ -22,7 +22,7 @@ from sextant.law.energy import Energy, energy_points
 from sextant.law.roofline import Roofline
 from sextant.points.frame import FactTables
 from sextant.predict.predictor import TrainingRows
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.server import StepLaw
 
 _CODE = tuple(sorted(Path(__file__).parent.glob("[a-z]*.py")))
 LAW_FILE = "law.sha256"

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sextant.simulate.simulation import NAMES, Scheduler, StepLaw
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
 
 Values = np.ndarray | float
 

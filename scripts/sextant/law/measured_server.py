@@ -26,13 +26,8 @@ from sextant.law.means import (
     match_means,
 )
 from sextant.law.measured_steps import law_of_steps, measured_steps
-from sextant.simulate.simulation import (
-    NAMES,
-    Scheduler,
-    Simulation,
-    StepLaw,
-    simulate_closed,
-)
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation, simulate_closed
 from sextant.workload.requests import RequestStream
 
 _LENGTHS = ["input_tokens", "output_tokens"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.server import StepLaw
 
 _APART = 0.25
 """Share of the median gap of an answer's tokens: a longer gap separates two steps."""

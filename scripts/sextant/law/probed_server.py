@@ -30,7 +30,8 @@ from sextant.law.means import (
     scaled_laws,
 )
 from sextant.law.measured_server import LEAST_NOISE, simulated_means_ms
-from sextant.simulate.simulation import NAMES, Scheduler, StepLaw, simulate, simulate_closed
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
 _GROUPS: tuple[TermGroup, ...] = (

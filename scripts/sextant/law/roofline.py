@@ -33,7 +33,7 @@ from sextant.law.trees import Correction, learn_correction
 from sextant.law.unseen import pair_misfit, unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
-from sextant.simulate.simulation import NAMES
+from sextant.simulate.server import NAMES
 
 
 class LikelyLaw(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from sextant.law.means import STEP_TERMS, BatchLimits, MeanLoad, TermGroup
 from sextant.law.posterior import Columns
 from sextant.law.terms import batch_limits, mean_load, step_law
-from sextant.simulate.simulation import NAMES, StepLaw
+from sextant.simulate.server import NAMES, StepLaw
 
 USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
 """Users of the latencies that a step law has to give."""

@@ -15,7 +15,7 @@ from sextant.law.effects import effects
 from sextant.law.means import BatchLimits, MeanLoad, Values, closed_loop
 from sextant.law.own import OWN_SD
 from sextant.law.posterior import Columns, Law, Parameter
-from sextant.simulate.simulation import StepLaw, overlapped
+from sextant.simulate.server import StepLaw, overlapped
 
 PARAMETERS = {
     "launch": Parameter("floor of a step over the least time of its kernels", 1.0, 0.15),

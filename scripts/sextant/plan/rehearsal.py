@@ -31,10 +31,9 @@ from sextant.facts.slo import SLO
 from sextant.points.cell_files import CHECKPOINT, REQUEST_SCHEMA, TABLES
 from sextant.points.run import LevelMedians, LevelRun, ServerFacts
 from sextant.points.verdict import assess
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.simulate.simulation import (
-    Scheduler,
     Simulation,
-    StepLaw,
     TooFewRequests,
     simulate,
     simulate_closed,

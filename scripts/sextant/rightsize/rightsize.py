@@ -39,7 +39,7 @@ from sextant.rightsize.observations import (
     write_probe,
 )
 from sextant.rightsize.question import RightsizeQuestion
-from sextant.simulate.simulation import StepLaw
+from sextant.simulate.server import StepLaw
 from sextant.trace.observed import ObservedSlot
 from sextant.workload.requests import RequestStream, steady_like
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sextant.simulate import cache_depths, compiling, routing, source, steps, world
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.workload.requests import RequestStream
 
 

@@ -10,15 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.simulate.simulation import (
-    OK,
-    TIMEOUT,
-    Scheduler,
-    Simulation,
-    StepLaw,
-    rated_by_users,
-    simulate,
-)
+from sextant.simulate.server import OK, TIMEOUT, Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation, rated_by_users, simulate
 from sextant.workload.requests import RequestStream
 
 _ROUNDS = 4

@@ -6,7 +6,7 @@ import numpy as np
 
 from sextant.simulate import tables
 from sextant.simulate.compiling import compiled
-from sextant.simulate.simulation import PENDING
+from sextant.simulate.server import PENDING
 from sextant.simulate.steps import advance
 from sextant.simulate.world import World
 from sextant.workload.requests import NONE

@@ -11,25 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.facts.startup import Startup
-from sextant.simulate.simulation import (
-    PENDING,
-    TIMEOUT,
-    Router,
-    Scheduler,
-    Simulation,
-    StepLaw,
-    simulation_of,
-)
+from sextant.simulate.server import PENDING, TIMEOUT, Scheduler, StepLaw
+from sextant.simulate.simulation import Router, Simulation, simulation_of
+from sextant.simulate.world import World, make_world, renew
 from sextant.workload.requests import NONE, RequestStream
-
-if TYPE_CHECKING:
-    from sextant.simulate.world import World
 
 Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "kv_used_fraction"]
 Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
@@ -309,13 +300,9 @@ def simulate_scaled(
         autoscaler: decides how many replicas there are.
         duration_s: the policy looks, and replicas are paid for, until then.
     """
-    from sextant.simulate import world
-
     policy = autoscaler.policy
     # As many places again: a removed replica may still have requests.
-    tables = world.make_world(
-        requests, scheduler, law, 2 * policy.most, warmup_s=0.0, window_s=window_s
-    )
+    tables = make_world(requests, scheduler, law, 2 * policy.most, warmup_s=0.0, window_s=window_s)
     is_instant = isinstance(policy, Timeline) and policy.is_ready
     startup = _AT_ONCE if is_instant else autoscaler.startup
     triggers = policy.triggers if isinstance(policy, Reactive) else ()
@@ -349,7 +336,7 @@ class _Pool:
     """Replicas in places of a simulated world; a place is free again when its last request left."""
 
     def __init__(
-        self, world: "World", router: int, startup: Startup, seed: int, memory_s: float
+        self, world: World, router: int, startup: Startup, seed: int, memory_s: float
     ) -> None:
         self.world = world
         self.router = router
@@ -373,8 +360,6 @@ class _Pool:
 
     def order(self, n: int, now_s: float, *, is_start: bool = False) -> None:
         """Order replicas, at most one for each free place; at the start they serve at once."""
-        from sextant.simulate import world
-
         for _ in range(min(n, len(self.free))):
             index = self.free.pop()
             unit = self.rng.standard_normal()
@@ -382,7 +367,7 @@ class _Pool:
             self._ordered_s[index] = now_s
             self.starting[index] = now_s + took_s
             self.n_starts += not is_start
-            world.renew(self.world, index, now_s + took_s)
+            renew(self.world, index, now_s + took_s)
 
     def remove(self, n: int, now_s: float) -> None:
         """Remove replicas: first the ones that do not serve yet, then the last to start."""

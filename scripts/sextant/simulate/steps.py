@@ -10,7 +10,7 @@ import math
 
 from sextant.simulate import tables
 from sextant.simulate.compiling import compiled
-from sextant.simulate.simulation import (
+from sextant.simulate.server import (
     BIN_WIDTH,
     N_BINS,
     OK,

@@ -6,7 +6,7 @@ recently used first.
 """
 
 from sextant.simulate.compiling import compiled
-from sextant.simulate.simulation import PENDING
+from sextant.simulate.server import PENDING
 from sextant.simulate.world import World
 from sextant.workload.requests import NONE
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.simulate.simulation import N_BINS, PENDING, REFUSED, Scheduler, StepLaw
+from sextant.simulate.server import N_BINS, PENDING, REFUSED, Scheduler, StepLaw
 from sextant.workload.requests import NONE, RequestStream
 
 

@@ -14,7 +14,8 @@ from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.pages.words import number, percent
 from sextant.points.cell_files import MeasuredCell
-from sextant.simulate.simulation import STATUS, Scheduler, simulate
+from sextant.simulate.server import STATUS, Scheduler
+from sextant.simulate.simulation import simulate
 from sextant.studies.burst_phases import (
     SMALL_PANELS,
     SWEEPS,

@@ -18,7 +18,7 @@ from sextant.answer.certainty import (
 )
 from sextant.answer.option import Option
 from sextant.decide.latency_surface import MeanRequest, ReplicaLaws
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 
 LAW = StepLaw(8.0, 4.0, 0.05, 1e-5, 0.02, 1e-6, request_ms=3.0)
 REQUEST = MeanRequest(1000.0, 200.0)

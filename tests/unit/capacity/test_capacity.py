@@ -38,7 +38,8 @@ from sextant.decide.windows import ServingResults, Target, judge_windows
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
 from sextant.facts.startup import Startup
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, summarise
 from sextant.trace.choice import TraceChoice
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload import requests

@@ -10,12 +10,8 @@ from sextant.base.errors import InputError
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop, open_loop
 from sextant.law.measured_server import calibrate, closed_loop_requests, requests_of_points
 from sextant.law.measured_steps import law_of_steps, measured_steps
-from sextant.simulate.simulation import (
-    Scheduler,
-    StepLaw,
-    simulate,
-    simulate_closed,
-)
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)

@@ -8,7 +8,8 @@ import pytest
 from sextant.law.means import BatchLimits, MeanLoad, broadcast_laws, open_loop, saturation_rps
 from sextant.law.measured_server import simulated_means_ms
 from sextant.law.probed_server import ProbeResult, fit_laws_to_probe
-from sextant.simulate.simulation import NAMES, Scheduler, StepLaw, simulate_closed
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate_closed
 from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)

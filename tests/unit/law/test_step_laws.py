@@ -21,14 +21,8 @@ from sextant.law.posterior import columns_of, prior
 from sextant.law.roofline import Roofline
 from sextant.law.terms import PARAMETERS, step_law
 from sextant.predict.predictor import TrainingRows
-from sextant.simulate.simulation import (
-    NAMES,
-    Scheduler,
-    StepLaw,
-    simulate,
-    simulate_closed,
-    summarise,
-)
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed, summarise
 from sextant.workload.requests import RequestStream
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)

@@ -15,7 +15,8 @@ SIMULATE = """
 import sys, hashlib, numpy as np
 from sextant.simulate.cache_depths import cache_depths
 from sextant.simulate.scaling import Autoscaler, Reactive, Startup, Trigger, simulate_scaled
-from sextant.simulate.simulation import Scheduler, StepLaw, simulate, simulate_closed
+from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
 n = 3000
@@ -52,7 +53,7 @@ print(sorted({"numba", "llvmlite"} & set(sys.modules)))
 COUNT_STEPS = """
 import sys, threading, time, numpy as np
 from sextant.simulate import routing, world
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.workload.requests import RequestStream
 
 def tables(n):

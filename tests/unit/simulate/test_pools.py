@@ -28,7 +28,7 @@ from sextant.simulate.pools import (
     simulate_apart,
     simulate_users_apart,
 )
-from sextant.simulate.simulation import OK
+from sextant.simulate.server import OK
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.requests import RequestStream
 from support import ROOT

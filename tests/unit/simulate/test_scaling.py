@@ -20,7 +20,8 @@ from sextant.simulate.scaling import (
     Trigger,
     simulate_scaled,
 )
-from sextant.simulate.simulation import OK, TIMEOUT, simulate, summarise
+from sextant.simulate.server import OK, TIMEOUT
+from sextant.simulate.simulation import simulate, summarise
 from sextant.workload.requests import RequestStream
 
 IN_FLIGHT = Trigger("requests_in_flight", 10.0)

@@ -23,7 +23,8 @@ from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
 from sextant.facts.startup import Startup
 from sextant.simulate.scaling import Autoscaler, Reactive, Trigger, simulate_scaled
-from sextant.simulate.simulation import OK, REFUSED, Scheduler, StepLaw, simulate
+from sextant.simulate.server import OK, REFUSED, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate
 from sextant.workload.requests import RequestStream
 from support import ROOT
 

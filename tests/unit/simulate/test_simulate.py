@@ -9,17 +9,8 @@ from hypothesis import strategies as st
 
 from plain_simulator import Job, Replica, run_plainly
 from sextant.base.errors import InputError
-from sextant.simulate.simulation import (
-    OK,
-    REFUSED,
-    STATUS,
-    Scheduler,
-    Simulation,
-    StepLaw,
-    simulate,
-    simulate_closed,
-    summarise,
-)
+from sextant.simulate.server import OK, REFUSED, STATUS, Scheduler, StepLaw
+from sextant.simulate.simulation import Simulation, simulate, simulate_closed, summarise
 from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(

@@ -10,13 +10,8 @@ import pytest
 from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
 from sextant.points.run import LevelConditions, ServerFacts
-from sextant.simulate.simulation import (
-    STATUS,
-    Scheduler,
-    StepLaw,
-    simulate,
-    simulate_closed,
-)
+from sextant.simulate.server import STATUS, Scheduler, StepLaw
+from sextant.simulate.simulation import simulate, simulate_closed
 from sextant.studies.burst import analyse
 from sextant.workload.requests import RequestStream
 
