@@ -32,8 +32,8 @@ from sextant.law.roofline import Roofline
 from sextant.law.terms import NAMES, PARAMETERS, batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
+from sextant.simulate.server import NAMES as TERMS
 from sextant.simulate.server import Scheduler, StepLaw
-from sextant.simulate.simulation import NAMES as TERMS
 from sextant.simulate.simulation import simulate
 from sextant.workload.requests import RequestStream
 
