@@ -7,7 +7,7 @@ from sextant.ask.question import Question
 from sextant.deploy.deployment import deployment_of
 from sextant.deploy.settings import ReplicaSettings, settings_of
 from sextant.facts.slo import SLO
-from sextant.workload.lengths import parse_lengths
+from sextant.workload.length_options import parse_lengths
 from support import ROOT
 
 LLMS = ROOT / "resources" / "llms"

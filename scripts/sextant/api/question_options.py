@@ -114,7 +114,7 @@ class LengthOptions:
 
     def lengths(self) -> "RequestLengths | None":
         """Return the lengths that are asked about, None without any."""
-        from sextant.workload.lengths import parse_lengths
+        from sextant.workload.length_options import parse_lengths
 
         return parse_lengths(self.input_tokens, self.output_tokens, self.workload)
 

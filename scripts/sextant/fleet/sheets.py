@@ -18,7 +18,8 @@ from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO, Limits
 from sextant.points.frame import LENGTHS
 from sextant.trace.choice import TraceChoice, chosen_requests, mixture_notes
-from sextant.workload.lengths import Length, RequestLengths, parse_lengths
+from sextant.workload.length_options import parse_lengths
+from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.profiles import HOUR_S, traffic_series
 
 _LEAST_HOURS = 24  # A trace with fewer whole hours may lack the busiest hour of a day.

@@ -26,7 +26,8 @@ from sextant.facts.slo import SLO
 from sextant.law.calibration import Calibration
 from sextant.predict.predictor import Draws
 from sextant.recommend.options import nearest_measurements
-from sextant.workload.lengths import Length, RequestLengths, parse_length, parse_lengths
+from sextant.workload.length_options import parse_length, parse_lengths
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
