@@ -26,7 +26,7 @@ import pandas as pd
 RESOURCES = Path(__file__).parents[1] / "resources"
 sys.path.insert(0, str(RESOURCES / "llm-pilot"))
 
-from import_archive import import_archive  # noqa: E402
+from import_archive import Sheets, import_archive  # noqa: E402
 
 from sextant.experiment.downloads import load_registry  # noqa: E402
 from sextant.points.store import build_store  # noqa: E402
@@ -37,11 +37,9 @@ KEYS = ["model", "n_gpus", "gpu_type", "num_users"]
 
 def ours(source: Path, work: Path) -> None:
     """Import the archive into a database below `work`."""
-    sheets = [
-        RESOURCES / "llm-pilot" / name
-        for name in ("manifest.csv", "cells.tsv", "published_points.csv")
-    ]
-    import_archive(source, *sheets, work / "cells", workload_id="w", scenario_id="s")
+    names = ("manifest.csv", "cells.tsv", "published_points.csv")
+    sheets = Sheets(*(RESOURCES / "llm-pilot" / name for name in names))
+    import_archive(source, sheets, work / "cells", workload_id="w", scenario_id="s")
     tables = {name: work / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
     cells = [run.parent for run in sorted((work / "cells").rglob("run.json"))]
     aggregate_points(cells, *tables.values())

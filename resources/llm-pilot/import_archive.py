@@ -278,11 +278,21 @@ class _Plan(NamedTuple):
     published: list[_Level]
 
 
+class Sheets(NamedTuple):
+    """What is known of the archive beforehand."""
+
+    manifest: Path
+    """CSV `path,sha256` of the result files, below the repository's top."""
+    cells: Path
+    """`llm_id, gpu_profile_id, status` of every cell of the source."""
+    published_points: Path
+    """CSV `llm_id,gpu_profile_id,users,median_nttft_ms,median_itl_ms` of the points whose requests
+    the manifest lacks."""
+
+
 def import_archive(
     source: Path,
-    manifest: Path,
-    cells: Path,
-    published_points: Path,
+    sheets: Sheets,
     out: Path,
     *,
     workload_id: str,
@@ -293,10 +303,7 @@ def import_archive(
 
     Args:
         source: folder of the unpacked repository, or a tar of it, however compressed.
-        manifest: CSV `path,sha256` of the result files, below the repository's top.
-        cells: sheet `llm_id, gpu_profile_id, status` with every cell of the source.
-        published_points: CSV `llm_id,gpu_profile_id,users,median_nttft_ms,median_itl_ms` of
-            the points whose requests the manifest lacks.
+        sheets: what it has.
         out: folder of all benchmarks; a cell's files go to
             `<source_name>/` in it, as `CellKey.folder` says.
         workload_id: name of the workload that the authors replayed.
@@ -307,7 +314,7 @@ def import_archive(
         InputError: the source cannot be unpacked, a file is missing or altered, a row is
             malformed, or the three sheets contradict each other.
     """
-    plans = _read_plans(manifest, cells, published_points)
+    plans = _read_plans(sheets)
     results = _read_all(source, {file.path: file for plan in plans for file in plan.files})
 
     def write(plan: _Plan) -> None:
@@ -331,8 +338,10 @@ def _level(file: _File, found: Results) -> _Level:
 # The sheets
 
 
-def _read_plans(manifest: Path, cells: Path, published_points: Path) -> list[_Plan]:
-    files, published = _read_manifest(manifest), _read_published(published_points)
+def _read_plans(sheets: Sheets) -> list[_Plan]:
+    manifest, cells, published_points = sheets
+    files = _read_manifest(manifest)
+    published = _read_published(published_points)
     plans: dict[tuple[str, str], _Plan] = {}
     for row in load_sheet(cells, CellRow):
         llm_id, profile_id, status = row["llm_id"], row["gpu_profile_id"], row["status"]
@@ -491,9 +500,7 @@ if "snakemake" in globals():
         given, decision = snakemake.input, snakemake.params.decision
         import_archive(
             Path(given.source),
-            Path(given.manifest),
-            Path(given.cells),
-            Path(given.published_points),
+            Sheets(Path(given.manifest), Path(given.cells), Path(given.published_points)),
             # <out>/<source>/<llm>/<gpu_profile>/<workload>/<scenario>/run.json
             Path(snakemake.output.runs[0]).parents[5],
             workload_id=decision["workload_id"],

@@ -100,10 +100,10 @@ def archive(tmp_path: Path) -> Path:
 
 
 def run_import(archive: Path, source: Path | None = None, out: str = "out") -> Path:
-    sheets = [archive / name for name in SHEETS]
+    sheets = archive_script.Sheets(*(archive / name for name in SHEETS))
     target = archive / out
     names = {"workload_id": "tgis", "scenario_id": "users"}
-    import_archive(source or archive / "repo", *sheets, target, **names)
+    import_archive(source or archive / "repo", sheets, target, **names)
     return target / "archive:llm-pilot"
 
 
@@ -412,7 +412,8 @@ def test_a_manifest_cannot_name_files_elsewhere(archive, place):
 
 def test_cells_of_hostile_ids_stay_below_their_source(archive):
     names = {"workload_id": "../../w", "scenario_id": ".."}
-    import_archive(archive / "repo", *(archive / name for name in SHEETS), archive / "out", **names)
+    sheets = archive_script.Sheets(*(archive / name for name in SHEETS))
+    import_archive(archive / "repo", sheets, archive / "out", **names)
     runs = list((archive / "out").rglob("run.json"))
     assert {run.parents[1].name for run in runs} == {"~2E.~2F..~2Fw"}
     assert {read_json(run)["workload_id"] for run in runs} == {"../../w"}
