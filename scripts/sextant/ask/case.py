@@ -467,12 +467,14 @@ class Case:
         """
         if self.probe is None:
             return []
-        from sextant.ask.probe import other_lengths_notes  # few questions have one
+        from sextant.ask.probe import other_lengths_notes, uncounted_notes  # few questions have one
 
         use = "they join the fit alone, which hardly moves this answer"
+        uncounted = uncounted_notes(self.probe)
         if has_steps:
             use = "the law of a step takes them over, and no limit is judged by them"
-        return other_lengths_notes(self.probe, self.lengths, use)
+            uncounted = []
+        return other_lengths_notes(self.probe, self.lengths, use) + uncounted
 
     def training_rows(
         self,

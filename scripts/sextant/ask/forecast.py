@@ -121,8 +121,9 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     if case.probe is not None:
         for profile_id in case.probe["gpu_profile_id"].unique():
             gpu_profiles[profile_id] = find_gpu_profile(profile_id, gpu_profiles, field="--probe")
-        parts = case.probe[case.probe[TARGETS].notna().any(axis=1)]
-        if len(parts):  # else E2E alone was measured
+        parts = case.probe[case.probe[TARGETS].notna().any(axis=1) & case.probe["users"].notna()]
+        parts = parts.astype({"users": "int64"})
+        if len(parts):  # else E2E alone was measured, or TTFT alone at rates
             reference_rows = case.asked_rows(model, parts, gpu_profiles)
             references = TrainingRows(reference_rows, parts[TARGETS])
 
@@ -277,9 +278,10 @@ def _calibration_points(
     parts = [points[columns].assign(**case.mean_lengths, e2e_ms=np.nan)]
     if case.probe is not None:
         is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
+        is_alike &= case.probe["users"].notna()
         # Points of sources are without speculation, a probe is as asked.
         parts = [] if case.serving.speculative else parts
-        parts = [*parts, case.probe[is_alike]]
+        parts = [*parts, case.probe[is_alike].astype({"users": "int64"})]
 
     points = pd.concat(parts, ignore_index=True)
     if points.empty:

@@ -17,7 +17,7 @@ from sextant.facts.answer_times import answer_ms, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import ALIKE, Latencies, are_alike
-from sextant.pages.words import number, plural
+from sextant.pages.words import number, plural, under_load
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
 RATE = "request_rate_rps"
@@ -62,33 +62,28 @@ def read_probe(
         One row per measurement: `llm_id, gpu_profile_id, users, request_rate_rps, input_tokens,
         output_tokens, nttft_ms, itl_ms, e2e_ms`, NaN where a latency was not measured and does not
         follow, and the latencies of the file with `own_` before their names. The users of a
-        request rate are the requests in flight on average, by Little's law; the rate of users is
-        NaN.
+        request rate are the requests in flight on average, by Little's law: NaN where TTFT alone
+        was measured, and fewer by a TTFT where TPOT alone was. The rate of users is NaN.
 
     Raises:
         InputError: a row is wrong, is repeated, has no latency or one that no server can have, or
             names an unknown profile.
     """
-    lines: dict[tuple[str, float], int] = {}
-    is_open: dict[str, bool] = {}
+    lines: dict[tuple[object, ...], int] = {}
     measurements = []
     for row in load_sheet(path, ProbeRow, delimiter=None):
         probe = ProbeRow(**row)
         profile_id = probe.gpu_profile_id
         field = "gpu_profile_id"
         profile = find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
-        load = _load_of(probe, row)
-        line = lines.setdefault((profile_id, load), row.line)
-        if line != row.line:
-            what = "users" if probe.users else "requests/s"
-            problem = f"{profile_id} with {load:g} {what} is already in line {line}"
-            raise row.error(problem, field, "keep one of them")
-        if is_open.setdefault(profile_id, probe.users is None) != (probe.users is None):
-            problem = f"{profile_id} has rows of users and rows of a request rate"
-            raise row.error(problem, "users, request_rate_rps", "keep the rows of one kind")
-
+        _check_load(probe, row)
         inputs = probe.input_tokens or lengths[0]
         outputs = probe.output_tokens or lengths[1]
+        load = probe.users, probe.request_rate_rps
+        line = lines.setdefault((profile_id, *load, inputs, outputs), row.line)
+        if line != row.line:
+            problem = f"{profile_id} {under_load(*load)} is already in line {line}"
+            raise row.error(problem, field, "keep one of them")
         possible = PossibleLatencies.of(llm, profile, inputs, outputs)
         possible.check(row)
         measured = _measured(probe, row, inputs, outputs, possible)
@@ -119,6 +114,18 @@ def other_lengths_notes(probe: pd.DataFrame, lengths: np.ndarray, use: str) -> l
         f"{number(float(outputs))} output tokens on {others['gpu_profile_id'].iloc[0]}; "
         f"{number(float(asked_inputs))} and {number(float(asked_outputs))} asked about): "
         f"{use}. Measure requests of the asked lengths."
+    ]
+
+
+def uncounted_notes(probe: pd.DataFrame) -> list[str]:
+    """Return that loads of a probe, whose users are not known, count for no users; else nothing."""
+    n_unknown = int(probe["users"].isna().sum())
+    if not n_unknown:
+        return []
+    return [
+        f"{n_unknown} of {plural(len(probe), 'load')} of --probe: TTFT alone at a request rate "
+        "does not say how many users are in flight, so this answer for users leaves it out. Give "
+        "TPOT or E2E too."
     ]
 
 
@@ -156,22 +163,17 @@ def _measured(
     ttft_ms = e2e_ms - itl_ms * steps if math.isnan(ttft_ms) else ttft_ms
     itl_ms = (e2e_ms - ttft_ms) / steps if math.isnan(itl_ms) else itl_ms
     rate_rps = math.nan if probe.request_rate_rps is None else probe.request_rate_rps
-    users = probe.users
-    if users is None:
-        took_ms = float(answer_ms(ttft_ms, itl_ms, outputs)) if math.isnan(e2e_ms) else e2e_ms
-        if math.isnan(took_ms):
-            fix = "give e2e_ms, or TTFT and ITL or TPOT"
-            problem = "how long an answer takes is not known, so not how many are in flight"
-            raise row.error(problem, "e2e_ms", fix)
-        users = max(round(requests_in_flight(rate_rps, took_ms)), 1)
+    users = float(probe.users or 0)
+    if not users:
+        # An unknown TTFT is a small part of an answer; an unknown ITL is most of it.
+        least_ttft_ms = possible.least_ms["ttft_ms"] if math.isnan(ttft_ms) else ttft_ms
+        took_ms = float(answer_ms(least_ttft_ms, itl_ms, outputs)) if math.isnan(e2e_ms) else e2e_ms
+        users = max(round(requests_in_flight(rate_rps, took_ms)), 1) if took_ms > 0 else math.nan
     return [users, rate_rps, inputs, outputs, e2e_ms, ttft_ms / inputs, itl_ms, *in_file]
 
 
-def _load_of(probe: ProbeRow, row: Row) -> float:
-    """Return the load of a measurement. Raises InputError unless the row has exactly one."""
-    if probe.users is not None and probe.request_rate_rps is None:
-        return probe.users
-    if probe.users is None and probe.request_rate_rps is not None:
-        return probe.request_rate_rps
-    problem = "a measurement has one load"
-    raise row.error(problem, "users, request_rate_rps", "give exactly one of them")
+def _check_load(probe: ProbeRow, row: Row) -> None:
+    """Raise InputError unless a row has exactly one load."""
+    if (probe.users is None) == (probe.request_rate_rps is None):
+        problem = "a measurement has one load"
+        raise row.error(problem, "users, request_rate_rps", "give exactly one of them")

@@ -12,7 +12,7 @@ from sextant.ask.probe import RATE
 from sextant.base.files import Row, frame_rows
 from sextant.decide.latency_surface import ReplicaLaws
 from sextant.decide.missed_rates import UNMEASURED, MissedLatency, MissedLoad, RateMeasurements
-from sextant.facts.answer_times import rate_of_users
+from sextant.facts.answer_times import rate_of_users, requests_in_flight
 from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import beyond_law
 from sextant.law.means import (
@@ -21,6 +21,7 @@ from sextant.law.means import (
     MeanLoad,
     broadcast_laws,
     closed_loop,
+    open_loop,
 )
 from sextant.pages.words import number, plural, under_load
 from sextant.points.frame import LENGTHS, limited
@@ -87,7 +88,7 @@ class ProbedLoads:
         for load, row in enumerate(frame_rows(self.rows)):
             if missed := _missed_latencies(row, *given_ms[load].tolist()):
                 rate_rps = row[RATE]
-                users = row["users"] if rate_rps is None else None
+                users = int(row["users"]) if rate_rps is None else None
                 loads.append(MissedLoad(users, rate_rps, float(decoding[load]), missed))
         return tuple(sorted(loads, key=lambda load: -load.factor))
 
@@ -171,11 +172,16 @@ def probed_loads(
     inputs = column["input_tokens"]
     outputs = column["output_tokens"].clip(min=2)
     load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
-    rates_rps = None if np.isnan(column[RATE]).any() else column[RATE]
+    rates_rps = column[RATE]
 
-    # A rate may saturate the law; the users in flight do not.
     law = broadcast_laws(terms)
-    means = closed_loop(law, BatchLimits.of(scheduler), load, column["users"])
+    limits = BatchLimits.of(scheduler)
+    # Where TTFT alone was measured at a rate, the law says how many requests are in flight.
+    e2e_ms = open_loop(broadcast_laws(terms[:1]), limits, load, rates_rps).e2e_ms[0]
+    in_flight = np.fmin(requests_in_flight(rates_rps, e2e_ms), limits.most_decoding(load))
+    users = np.where(np.isnan(column["users"]), np.maximum(in_flight, 1.0), column["users"])
+    # A rate may saturate the law; the users in flight do not.
+    means = closed_loop(law, limits, load, users)
     # Where E2E alone was measured both latencies are in the likeliest law's proportion.
     is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
     factor = column["e2e_ms"] / means.e2e_ms[0]
@@ -184,7 +190,7 @@ def probed_loads(
     latencies_ms = np.stack([ttft_ms, itl_ms], axis=-1)
     drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
     beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
-    result = ProbeResult(load, ttft_ms, itl_ms, column["users"], rates_rps)
+    result = ProbeResult(load, ttft_ms, itl_ms, users, rates_rps)
     return ProbedLoads(scheduler, result, probe, beyond, case.question.seed)
 
 

@@ -31,7 +31,7 @@ from sextant.law.means import (
 )
 from sextant.law.measured_server import LEAST_NOISE, simulated_means_ms
 from sextant.simulate.server import NAMES, Scheduler, StepLaw
-from sextant.simulate.simulation import simulate, simulate_closed
+from sextant.simulate.simulation import Simulation, simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
 _GROUPS: tuple[TermGroup, ...] = (
@@ -75,8 +75,13 @@ class ProbeResult:
     load: MeanLoad
     ttft_ms: Values  #: NaN: not measured.
     itl_ms: Values  #: NaN: not measured.
-    users: Values = 1.0  #: Of a closed loop.
-    request_rate_rps: Values | None = None  #: Of an open loop; None: the loop was closed.
+    users: Values = 1.0  #: Of a closed loop; of an open one the requests in flight.
+    request_rate_rps: Values = np.nan  #: Of an open loop; NaN: the loop was closed.
+
+    @property
+    def is_open(self) -> np.ndarray:
+        """Whether requests came at a rate, by load."""
+        return ~np.isnan(np.atleast_1d(self.request_rate_rps))
 
     def measured(self) -> np.ndarray:
         """Return the logarithms of TTFT, then of ITL, (2 · loads,)."""
@@ -91,9 +96,14 @@ class ProbeResult:
 
     def means(self, law: StepLaw, limits: BatchLimits, near: Near = None) -> Means:
         """Return what the closed form has for laws at the loads."""
-        if self.request_rate_rps is None:
+        is_open = self.is_open
+        if not is_open.any():
             return closed_loop(law, limits, self.load, np.atleast_1d(self.users))
-        return open_loop(law, limits, self.load, np.atleast_1d(self.request_rate_rps), near)
+        of_rates = open_loop(law, limits, self.load, np.atleast_1d(self.request_rate_rps), near)
+        if is_open.all():
+            return of_rates
+        of_users = closed_loop(law, limits, self.load, np.atleast_1d(self.users))
+        return Means(*(np.where(is_open, *both) for both in zip(of_rates, of_users, strict=True)))
 
 
 class FittedLaws(NamedTuple):
@@ -125,7 +135,7 @@ def fit_laws_to_probe(
     measured = probe.measured()
     errors = np.random.default_rng(seed).normal(0, LEAST_NOISE, (len(laws), len(measured)))
     errors[0] = 0
-    if probe.request_rate_rps is not None or np.any(probe.load.cached_tokens):
+    if probe.is_open.all() or np.any(probe.load.cached_tokens):
         values = _matched(laws, limits, probe, measured + errors).values
         likeliest = values[:1]
     else:
@@ -164,14 +174,16 @@ def _log_slower(laws: np.ndarray, limits: BatchLimits, probe: ProbeResult) -> np
     The measured rate may saturate a law, where nothing can be compared. As many users as were in
     flight, by Little's law, never do.
     """
-    if probe.request_rate_rps is None:
+    if not probe.is_open.any():
         return np.zeros(len(laws))
-    answers_ms = probe.ttft_ms + probe.load.later_tokens * probe.itl_ms
+    answers_ms = np.nan_to_num(probe.ttft_ms) + probe.load.later_tokens * probe.itl_ms
     rates_rps = np.atleast_1d(probe.request_rate_rps)
     in_flight = np.maximum(requests_in_flight(rates_rps, answers_ms), 1.0)
+    in_flight = np.where(np.isnan(in_flight), probe.users, in_flight)
     means = closed_loop(broadcast_laws(laws), limits, probe.load, in_flight)
     slower = np.log(probe.itl_ms / means.itl_ms)
-    return np.asarray(np.nan_to_num(slower).mean(axis=-1))
+    slower = np.where(np.isnan(slower), np.log(probe.ttft_ms / means.ttft_ms), slower)
+    return np.asarray(slower.mean(axis=-1))
 
 
 class _Tried(NamedTuple):
@@ -238,56 +250,55 @@ def _missed(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -
     measured = probe.measured()
     if np.any(probe.load.cached_tokens):
         given = probe.means(broadcast_laws(law.array()[None]), BatchLimits.of(scheduler)).logs()[0]
-    elif probe.request_rate_rps is None:
-        given = np.log(_simulated_ms(law, scheduler, probe, seed))
     else:
-        given = np.log(_simulated_rates_ms(law, scheduler, probe, seed))
+        given = np.log(_simulated_ms(law, scheduler, probe, seed))
     missed = np.where(np.isnan(given), _FAR, given - measured)
     return np.where(np.isnan(measured), 0.0, missed)
 
 
-def _simulated_rates_ms(
-    law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int
-) -> np.ndarray:
-    """Return the mean TTFT, then ITL, of requests that come at random at each rate."""
-    rates_rps = np.asarray(probe.request_rate_rps, float)
-    columns = (rates_rps, probe.load.input_tokens, probe.load.output_tokens)
-    gaps = np.random.default_rng(seed).exponential(1.0, _ARRIVALS)
-    simulated = []
-    for rate_rps, input_tokens, output_tokens in zip(
-        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
-    ):
-        arrival_s = np.cumsum(gaps) / rate_rps
-        inputs, outputs = (np.full(_ARRIVALS, np.ceil(it)) for it in (input_tokens, output_tokens))
-        requests = RequestStream.of(arrival_s, inputs, outputs)
-        warmup_s = _FIRST_SHARE * arrival_s[-1]
-        result = simulate(requests, scheduler, law, warmup_s=warmup_s)
-        simulated.append(simulated_means_ms(result))
-    return np.transpose(simulated).ravel()
-
-
 def _simulated_ms(law: StepLaw, scheduler: Scheduler, probe: ProbeResult, seed: int) -> np.ndarray:
-    """Return the mean TTFT, then ITL, of the loads of a closed loop, as the simulator has them.
+    """Return the mean TTFT, then ITL, of the loads, as the simulator has them.
 
-    `seed` is where users are met.
+    `seed` is where users are met, and when requests come at a rate.
     """
     answers_ms = probe.means(law, BatchLimits.of(scheduler)).e2e_ms
-    columns = (probe.users, probe.load.input_tokens, probe.load.output_tokens, answers_ms)
+    load = probe.load
+    columns = (load.input_tokens, load.output_tokens, probe.request_rate_rps, probe.users)
     simulated = []
-    for users, input_tokens, output_tokens, answer_ms in zip(
-        *np.broadcast_arrays(*map(np.atleast_1d, columns)), strict=True
+    for input_tokens, output_tokens, rate_rps, users, answer_ms in zip(
+        *np.broadcast_arrays(*map(np.atleast_1d, (*columns, answers_ms))), strict=True
     ):
-        n_users = int(users)
-        n_answers = int(np.clip(_ALL_ANSWERS // n_users, *_ANSWERS))
-        # Most of five times as many are never sent.
-        n = 5 * n_answers * n_users
-        inputs, outputs = (np.full(n, np.ceil(it)) for it in (input_tokens, output_tokens))
-        result = simulate_closed(
-            n_users,
-            RequestStream.of_users(n_users, inputs, outputs, seed),
-            scheduler,
-            law,
-            duration_s=n_answers * answer_ms / 1e3,
-        )
+        lengths = np.ceil([input_tokens, output_tokens])
+        if np.isnan(rate_rps):
+            result = _users_served(law, scheduler, lengths, int(users), answer_ms, seed)
+        else:
+            result = _rate_served(law, scheduler, lengths, rate_rps, seed)
         simulated.append(simulated_means_ms(result))
     return np.transpose(simulated).ravel()
+
+
+def _users_served(
+    law: StepLaw,
+    scheduler: Scheduler,
+    lengths: np.ndarray,
+    users: int,
+    answer_ms: float,
+    seed: int,
+) -> Simulation:
+    """Return what users get whose answers take about so long."""
+    n_answers = int(np.clip(_ALL_ANSWERS // users, *_ANSWERS))
+    # Most of five times as many are never sent.
+    inputs, outputs = np.tile(lengths, (5 * n_answers * users, 1)).T
+    requests = RequestStream.of_users(users, inputs, outputs, seed)
+    duration_s = n_answers * answer_ms / 1e3
+    return simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
+
+
+def _rate_served(
+    law: StepLaw, scheduler: Scheduler, lengths: np.ndarray, rate_rps: float, seed: int
+) -> Simulation:
+    """Return what requests get that come at random at a rate."""
+    gaps_s = np.random.default_rng(seed).exponential(1 / rate_rps, _ARRIVALS)
+    arrival_s = np.cumsum(gaps_s)
+    requests = RequestStream.of(arrival_s, *np.tile(lengths, (_ARRIVALS, 1)).T)
+    return simulate(requests, scheduler, law, warmup_s=_FIRST_SHARE * arrival_s[-1])

@@ -10,7 +10,7 @@ import pytest
 from sextant.ask.candidates import find_candidates
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import note_named_precision
-from sextant.ask.probe import read_probe
+from sextant.ask.probe import read_probe, uncounted_notes
 from sextant.ask.question import Question, check_question
 from sextant.ask.serving import as_measured, find_llm
 from sextant.ask.source import find_source, todays_sources
@@ -229,6 +229,25 @@ def test_a_probe_of_a_rate_has_the_requests_in_flight_as_users(source, tmp_path)
     assert read["users"].tolist() == [6, 24]  # 4 × 1.5 s and 8 × 3 s
 
 
+def test_loads_of_several_lengths_and_of_users_and_rates_are_one_probe(source, tmp_path) -> None:
+    columns = "gpu_profile_id,users,request_rate_rps,input_tokens,ttft_ms,itl_ms"
+    rows = "1xT4-16GB,4,,100,500,20\n1xT4-16GB,4,,200,900,20\n1xT4-16GB,,4,100,500,20\n"
+    path = table(tmp_path, f"{columns}\n{rows}")
+    read = read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
+    assert read["users"].tolist() == [4, 4, 6] and read["input_tokens"].tolist() == [100, 200, 100]
+    assert read["request_rate_rps"].isna().tolist() == [True, True, False]
+
+
+def test_a_rate_needs_one_latency_alone(source, tmp_path) -> None:
+    columns = "gpu_profile_id,request_rate_rps,ttft_ms,tpot_ms"
+    path = table(tmp_path, f"{columns}\n1xT4-16GB,4,500,\n1xT4-16GB,4.001,,20\n")
+    read = read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 51.0))
+    assert math.isnan(read["users"][0]) and read["users"][1] == 4  # of 50 gaps of 20 ms
+    (note,) = uncounted_notes(read)
+    assert note.startswith("1 of 2 loads of --probe: TTFT alone at a request rate does not say")
+    assert uncounted_notes(read[1:]) == []
+
+
 def test_a_rate_of_answers_of_one_token_needs_no_time_per_token(source, tmp_path) -> None:
     path = table(tmp_path, "gpu_profile_id,request_rate_rps,ttft_ms\n1xT4-16GB,4,500\n")
     read = read_probe(path, "new", PROBED, source.characterization.profiles, (100.0, 1.0))
@@ -238,11 +257,9 @@ def test_a_rate_of_answers_of_one_token_needs_no_time_per_token(source, tmp_path
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("1xT4-16GB,,4,500,", "not how many are in flight"),
         ("1xT4-16GB,2,4,500,20", "exactly one of them"),
         ("1xT4-16GB,,0,500,20", "above 0"),
-        ("1xT4-16GB,,4,500,20\n1xT4-16GB,8,,500,20", "keep the rows of one kind"),
-        ("1xT4-16GB,,4,500,20\n1xT4-16GB,,4,600,20", "4 requests/s is already in line 2"),
+        ("1xT4-16GB,,4,500,20\n1xT4-16GB,,4,600,20", "at 4 requests/s is already in line 2"),
     ],
 )
 def test_a_wrong_probe_of_a_rate_is_said(source, tmp_path, rows, said) -> None:

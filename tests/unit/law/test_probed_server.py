@@ -139,3 +139,30 @@ def test_draws_lie_around_the_likeliest_law_where_the_closed_form_is_off() -> No
         itl_by_law = [simulated_ms(StepLaw.of(law), load_users)[1] for law in values]
         low, high = np.quantile(itl_by_law[1:], [0.05, 0.95])
         assert low < itl_by_law[0] < high
+
+
+def test_users_and_rates_of_several_lengths_are_given_back_together() -> None:
+    server = scaled(1.5)
+    limits = BatchLimits.of(SCHEDULER)
+    load = MeanLoad(np.array([500.0, 500.0, 1000.0]), np.full(3, OUTPUT_TOKENS))
+    users, rates_rps = np.array([16.0, 20.0, 16.0]), np.array([np.nan, 5.0, np.nan])
+    known = ProbeResult(load, np.ones(3), np.ones(3), users, rates_rps).means(server, limits)
+    probe = ProbeResult(load, known.ttft_ms, known.itl_ms, users, rates_rps)
+    assert known.request_rate_rps[1] == pytest.approx(5)
+    fitted = fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe, 42)
+    assert np.abs(fitted.missed).max() < 0.15
+    law = StepLaw.of(fitted.values[0])
+    assert law.dense_ms == pytest.approx(server.dense_ms, rel=0.1)
+
+
+@pytest.mark.parametrize("told", ["ttft_ms", "itl_ms"])
+def test_one_latency_at_a_rate_is_given_back_also_where_it_saturates_the_law(told: str) -> None:
+    server = scaled(0.4)
+    limits = BatchLimits.of(SCHEDULER)
+    rate_rps = 1.2 * float(saturation_rps(LAW, limits, LOAD))
+    means = open_loop(server, limits, LOAD, rate_rps)
+    latencies = {"ttft_ms": np.nan, "itl_ms": np.nan, told: getattr(means, told)}
+    probe = ProbeResult(LOAD, **latencies, users=means.decoding, request_rate_rps=rate_rps)
+    laws = fit_laws_to_probe(np.tile(LAW.array(), (5, 1)), SCHEDULER, probe).values
+    found = open_loop(broadcast_laws(laws), limits, LOAD, rate_rps)
+    assert getattr(found, told).ravel() == pytest.approx(float(getattr(means, told)), rel=0.1)
