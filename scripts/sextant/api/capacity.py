@@ -12,6 +12,7 @@ from sextant.api.question_options import (
     CandidateOptions,
     CaseOptions,
     LimitOptions,
+    ProbedCaseOptions,
     VaryOption,
     refuse_varied_budget,
 )
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from sextant.capacity.question import CapacityQuestion
     from sextant.facts.slo import SLO
 
+_RISK = 0.1
+"""Largest probability that a window is missed, where none is stated."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOptions:
@@ -34,13 +38,19 @@ class KeepOptions:
     window: str | None = None
     """Windows in which the SLO holds, e.g. 60s, or whole: that of a rate without --duration by
     default, 5min of others."""
-    risk: float = 0.1  #: Largest probability that a window is missed.
+    risk: float | None = None  #: Largest probability that a window is missed; 0.1 by default.
 
-    def check(self) -> None:
-        """Raise InputError for a risk that is no probability."""
+    def largest_risk(self, n_draws: int) -> float:
+        """Return the risk. Raises InputError for one that is no probability, or without draws."""
+        if self.risk is None:
+            return _RISK
         if not 0 < self.risk < 1:
             fix = "give a probability between 0 and 1, e.g. 0.1"
             raise InputError(f"{self.risk:g} is not a risk", field="--risk", fix=fix)
+        if not n_draws:
+            problem = "without draws of the law there is no probability, and no risk (--draws 0)"
+            raise InputError(problem, field="--risk", fix="leave one of them out")
+        return self.risk
 
     def window_s(self) -> float | None:
         """Return how long windows are; None: there is one, the whole traffic."""
@@ -119,7 +129,7 @@ def capacity(
     *,
     traffic: TrafficOptions,
     promise: PromiseOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     candidates: CandidateOptions,
     server: SchedulerOptions,
     search: SearchOptions,
@@ -204,7 +214,7 @@ def capacity_question(
     from sextant.workload.requests import mean_lengths_of
 
     keep = promise.keep
-    keep.check()
+    risk = keep.largest_risk(search.draws)
     window_s = keep.window_s()
     arriving = traffic.of(case, window_s)
     if isinstance(arriving, TraceTraffic):
@@ -233,7 +243,7 @@ def capacity_question(
         terms=terms,
         attainment=search.needed_attainment(),
         settings=server.of(),
-        risk=keep.risk,
+        risk=risk,
         n_draws=search.draws,
         router=search.router,
         split_tokens=search.split_tokens,

@@ -159,9 +159,6 @@ class CaseOptions:
     store: StoreOptions = StoreOptions()
     subject: LLMOptions = LLMOptions()
     percentile: int = 50  #: Percentile of the limits: 50, 90, 95, 99; one may have its own.
-    probe: Path | None = None
-    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users or request_rate_rps (of a
-    replica), and any of ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms."""
     requests: LengthOptions = LengthOptions()
     serving: ServingOptions = ServingOptions()
     strict: Annotated[bool, typer.Option("--strict")] = False
@@ -207,7 +204,6 @@ class CaseOptions:
             llm_id=self.subject.llm,
             hf_config=self.subject.hf_config,
             sizes=self.subject.sizes(),
-            probe=self.probe,
             requests=self.requests.lengths(),
             workload=self.requests.workload,
             is_strict=self.strict,
@@ -215,6 +211,19 @@ class CaseOptions:
             **self.store.measurements(),
             **more,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedCaseOptions(CaseOptions):
+    """The same, with measurements of the LLM."""
+
+    probe: Path | None = None
+    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users or request_rate_rps (of a
+    replica), and any of ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms."""
+
+    def question(self, slo: "SLO", **more: Any) -> "Question":
+        """Return what is asked; `more` are other fields of `Question`."""
+        return super().question(slo, probe=self.probe, **more)
 
 
 def _parts(text: str | None, option: str) -> float | None:

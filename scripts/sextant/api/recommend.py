@@ -10,9 +10,9 @@ from sextant.api.groups import refuse
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import (
     CandidateOptions,
-    CaseOptions,
     LimitOptions,
     LoadOptions,
+    ProbedCaseOptions,
     VaryOption,
     refuse_varied_budget,
     slo_of_options,
@@ -55,7 +55,7 @@ def recommend(
     load: LoadOptions,
     limits: LimitOptions,
     decision: RecommendOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     candidates: CandidateOptions,
 ) -> ShownAnswer:
     """Find which GPU profile, and how many replicas, serve an LLM at the lowest cost.
@@ -114,7 +114,7 @@ def _recommend_for_budget(
     decision: RecommendOptions,
     load: LoadOptions,
     limits: LimitOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     candidates: CandidateOptions,
 ) -> ShownAnswer:
     """Return the largest request rate that a budget serves."""
@@ -140,7 +140,7 @@ def _recommend_for_trace(
     decision: RecommendOptions,
     load: LoadOptions,
     limits: LimitOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     candidates: CandidateOptions,
 ) -> ShownAnswer:
     """Return the answer of `capacity` to the traffic of a trace."""

@@ -130,7 +130,6 @@ def _question(
 
     assert observed.trace is not None
     deployed = Deployed.parse(observed.deployed)
-    refuse(case, "the observations are the probe", "probe")
     require_trace(observed.trace)
     choice = observed.choice()
     seen = read_observed(observed.trace, choice)

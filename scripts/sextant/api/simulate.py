@@ -9,7 +9,7 @@ import typer
 
 from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.keywords import with_keywords
-from sextant.api.question_options import CaseOptions, LimitOptions
+from sextant.api.question_options import LimitOptions, ProbedCaseOptions
 from sextant.api.shown import ShownAnswer
 from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
@@ -105,7 +105,7 @@ def simulate(
     servers: SimulateOptions,
     traffic: TrafficOptions,
     limits: LimitOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     scheduler: SchedulerOptions,
 ) -> ShownAnswer:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures.
@@ -163,7 +163,7 @@ def simulate(
 def _sent(
     servers: SimulateOptions,
     traffic: TrafficOptions,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     scheduler: SchedulerOptions,
 ) -> "tuple[Sent, RequestLengths | None]":
     """Return what is sent, and its lengths; None: none are stated."""
@@ -194,7 +194,7 @@ def _sent(
     return sent, None if assumed else mean_lengths_of(demand)
 
 
-def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
+def _users(users: int, traffic: TrafficOptions, case: ProbedCaseOptions) -> "Sent":
     from sextant.capacity.simulation import Sent
     from sextant.workload.draw import open_workload
     from sextant.workload.lengths import length_sampler

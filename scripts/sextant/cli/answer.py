@@ -10,9 +10,9 @@ import typer
 
 from sextant.api.groups import Database
 from sextant.api.question_options import (
-    CaseOptions,
     LimitOptions,
     LoadOptions,
+    ProbedCaseOptions,
     StoreOptions,
     slo_of_options,
 )
@@ -29,7 +29,7 @@ def explain(
     users_per_replica: Annotated[
         int | None, typer.Option(min=1, help="Concurrent users of a replica.")
     ] = None,
-    case: CaseOptions,
+    case: ProbedCaseOptions,
     printed: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print the result.")
     ] = "text",

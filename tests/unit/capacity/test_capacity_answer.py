@@ -240,6 +240,7 @@ BAD = [
     (("--trace", "T", "--goodput", 1.5), "not a share", "--goodput"),
     (("--trace", "T", "--max-failed", -0.1), "-0.1 should be", "--max-failed"),
     (("--trace", "T", "--risk", 1), "not a risk", "--risk"),
+    (("--trace", "T", "--draws", 0, "--risk", 0.1), "no probability, and no risk", "--risk"),
     (("--trace", "T", "--max-num-seqs", 0), "not above 0", "--max-num-seqs"),
     (("--trace", "T", "--draws", 8, "--risk", 0.01), "8 draws.*risk.*--draws 100 or", "--draws"),
     (("--trace", "T", "--llm-in-trace", "gpt"), "no request of the LLM 'gpt'", "--llm-in-trace"),

@@ -242,7 +242,7 @@ def test_a_deployment_is_replicas_of_a_gpu_profile() -> None:
         ({"trace": "t.parquet", "metrics": ["m.txt"]}, "one observation is needed"),
         ({"trace": "no.parquet"}, "no such file"),
         ({"trace": "no.parquet", "last": "1h"}, "no metrics are read"),
-        ({"trace": "no.parquet", "probe": "p.csv"}, "the observations are the probe"),
+        ({"trace": "no.parquet", "probe": "p.csv"}, "no such keyword.*use probe_out"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, said) -> None:
