@@ -12,6 +12,7 @@ import pytest
 
 from answers import explained, recommended
 from command import sextant
+from points_folder import write_points_folder
 from sextant.ask.candidates import find_candidates
 from sextant.ask.case import Case
 from sextant.ask.caveats import outside_of_measurements
@@ -148,17 +149,13 @@ def test_one_measured_latency_is_enough(qwen, tmp_path, header, row) -> None:
 
 
 def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
-    shipped = ROOT / "resources" / "characterizations" / "inferencex"
-    (tmp_path / "config.json").write_text(json.dumps(QWEN))
-    (tmp_path / "characterization.yaml").write_text(
-        "source: mine\nlicence: MIT\nattribution: me\nstatistic: mean\nload: closed_loop\n"
-        "lengths: fixed\ndefaults: {engine: vllm, engine_version: 0.19.0, precision: bf16}\n"
-    )
-    (tmp_path / "llms.tsv").write_text("llm_id\tconfig\nmine\tconfig.json\n")
-    (tmp_path / "gpu_profiles.tsv").write_text((shipped / "gpu_profiles.tsv").read_text())
-    points = "llm_id,gpu_profile_id,users,input_tokens,output_tokens,mean_tpot_ms\n"
-    points += "".join(f"mine,1xH100-80GB,{users},1500,250,90\n" for users in (8, 16, 32))
-    (tmp_path / "points.csv").write_text(points)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(QWEN))
+    points = pd.DataFrame({"users": [8, 16, 32], "llm_id": "mine", "gpu_profile_id": "1xH100-80GB"})
+    points = points.assign(input_tokens=1500, output_tokens=250, mean_tpot_ms=90)
+    served = {"engine": "vllm", "engine_version": "0.19.0", "precision": "bf16"}
+    about = {"source": "mine", "defaults": served}
+    write_points_folder(tmp_path, {"mine": config}, {"1xH100-80GB": 3.0}, points, **about)
     slo = SLO("s", tpot_ms=80, percentile=50, users=32)
     what = {"llm_id": "mine", "gpu_profile_ids": ("1xH100-80GB",), "requests": TODAY}
     asked = Question(slo, **what, sources=(str(tmp_path), "archive:inferencex"))

@@ -1,13 +1,13 @@
 """How close predictions of held-out points come, for any folder of points."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from test_law import CONFIGS, LLMS, latencies, rows
+from test_law import LLMS, latencies, rows
 
+from points_folder import write_points_folder
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.judge.accuracy import predict_held_out
@@ -29,16 +29,6 @@ SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Write a folder of points that follow the law: three LLMs, one of them in two precisions."""
-    path = tmp_path_factory.mktemp("points")
-    about = {"source": "archive:made-up", "licence": "CC0-1.0", "attribution": "nobody"}
-    about |= {"statistic": "mean", "load": "closed_loop", "lengths": "fixed"}
-    about |= {"defaults": {"engine": "vllm", "engine_version": "0.19.0"}}
-    (path / "characterization.yaml").write_text(json.dumps(about))
-    configs = "".join(f"{name}\t{CONFIGS / name}.json\n" for name in SHIPPED)
-    (path / "llms.tsv").write_text("llm_id\tconfig\n" + configs)
-    profiles = "2xH100-80GB\tH100-80GB\t2\t6.0\n8xH200-141GB\tH200-141GB\t8\t30.0\n"
-    head = "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n"
-    (path / "gpu_profiles.tsv").write_text(head + profiles)
     parts = []
     rng = np.random.default_rng(1)
     for llm_id in SHIPPED:
@@ -51,8 +41,10 @@ def folder(tmp_path_factory):
                 frame[["input_tokens", "output_tokens"]] = lengths
                 frame["mean_ttft_ms"], frame["mean_tpot_ms"] = y[:, 0] * lengths[0], y[:, 1]
                 parts.append(frame.assign(precision=precision))
-    pd.concat(parts).to_csv(path / "points.csv", index=False)
-    return path
+    usd_per_hour = dict(zip(PROFILES, (6.0, 30.0), strict=True))
+    return write_points_folder(
+        tmp_path_factory.mktemp("points"), SHIPPED, usd_per_hour, pd.concat(parts)
+    )
 
 
 def task(folder) -> Task:

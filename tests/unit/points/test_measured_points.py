@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import sextant
+from points_folder import write_points_folder
 from sextant.answer.option import Option
 from sextant.decide.decision import measured_draws, with_probabilities
 from sextant.decide.headroom import measure_headroom
@@ -130,18 +131,11 @@ def test_no_unknown_latency_meets_a_limit_and_the_order_of_rows_is_nothing(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "characterization.yaml").write_text(
-        "source: mine\nlicence: CC0-1.0\nattribution: me\nstatistic: median\nload: closed_loop\n"
-        "lengths: varying\n"
-    )
-    config = ROOT / "resources" / "llms" / "Qwen__Qwen3-8B.json"
-    (tmp_path / "llms.tsv").write_text(f"llm_id\tconfig\nm\t{config}\n")
-    (tmp_path / "gpu_profiles.tsv").write_text(
-        f"gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n{PROFILE}\tH100-80GB\t1\t2\n"
-    )
+    llms = {"m": ROOT / "resources" / "llms" / "Qwen__Qwen3-8B.json"}
     worse = POINT | {"users": 32, "n_ok": 96, "n_failed": 1067}
-    pd.DataFrame([POINT, worse]).to_csv(tmp_path / "points.csv", index=False)
-    return tmp_path
+    about = {"source": "mine", "statistic": "median", "lengths": "varying", "defaults": {}}
+    points = pd.DataFrame([POINT, worse])
+    return write_points_folder(tmp_path, llms, {PROFILE: 2}, points, **about)
 
 
 def test_a_prediction_never_calls_a_load_met_that_was_measured_to_fail(folder) -> None:

@@ -1,6 +1,5 @@
 """The page of standing accuracy is what its script writes: the form, and its numbers elsewhere."""
 
-import json
 import re
 import runpy
 
@@ -8,17 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from points_folder import write_points_folder
 from sextant.judge.known import LLM_KINDS
 from sextant.judge.task import task_of_characterization
 from sextant.points.folder import load_folder
 from support import ROOT
 
 SCRIPT = ROOT / "benchmarks" / "accuracy_page.py"
-CONFIGS = ROOT / "resources" / "llms"
 LLMS = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
-POINTS = """\
-llm_id,gpu_profile_id,precision,input_tokens,output_tokens,users,mean_ttft_ms,mean_tpot_ms
-"""
+COLUMNS = (
+    *("llm_id", "gpu_profile_id", "precision", "input_tokens", "output_tokens", "users"),
+    *("mean_ttft_ms", "mean_tpot_ms"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +86,14 @@ def test_a_metric_that_was_never_measured_is_a_dash(script) -> None:
 @pytest.fixture
 def folder(tmp_path):
     """Write a small source: three LLMs on two GPU types."""
-    about = {"source": "archive:made-up", "licence": "CC0-1.0", "attribution": "nobody"}
-    about |= {"statistic": "mean", "load": "closed_loop", "lengths": "fixed"}
-    about |= {"defaults": {"engine": "vllm", "engine_version": "0.19.0"}}
-    (tmp_path / "characterization.yaml").write_text(json.dumps(about))
-    configs = "".join(f"{name}\t{CONFIGS / name}.json\n" for name in LLMS)
-    (tmp_path / "llms.tsv").write_text("llm_id\tconfig\n" + configs)
-    head = "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n"
-    profiles = "4xH100-80GB\tH100-80GB\t4\t6.0\n4xH200-141GB\tH200-141GB\t4\t9.0\n"
-    (tmp_path / "gpu_profiles.tsv").write_text(head + profiles)
+    usd_per_hour = {"4xH100-80GB": 6.0, "4xH200-141GB": 9.0}
     rows = [
-        f"{llm_id},{n}x{gpu},fp8,1000,200,{users},{60 + 20 * users},{8 + users}\n"
+        (llm_id, profile_id, "fp8", 1000, 200, users, 60 + 20 * users, 8 + users)
         for llm_id in LLMS
-        for n, gpu in ((4, "H100-80GB"), (4, "H200-141GB"))
+        for profile_id in usd_per_hour
         for users in (1, 8)
     ]
-    (tmp_path / "points.csv").write_text(POINTS + "".join(rows))
-    return tmp_path
+    return write_points_folder(tmp_path, LLMS, usd_per_hour, pd.DataFrame(rows, columns=COLUMNS))
 
 
 def test_the_script_judges_a_source_and_says_each_fold(script, folder, capsys) -> None:

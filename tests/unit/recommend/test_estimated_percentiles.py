@@ -1,11 +1,12 @@
 """A percentile that was not measured is called estimated, and the answer says from what."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from points_folder import write_points_folder
 from sextant.ask.case import read_case
 from sextant.ask.forecast import fit_predictor, make_predictor
 from sextant.ask.question import Question
@@ -19,7 +20,6 @@ from sextant.recommend.explain import explain_llm, explanation_document
 from sextant.recommend.options import far_measurements
 from sextant.recommend.recommend import recommend_llm
 from sextant.workload.lengths import Length, RequestLengths
-from support import ROOT
 
 LLM = "meta-llama__Llama-3.1-8B-Instruct"
 SLO_P95 = SLO("asked", ttft_ms=4000, tpot_ms=100, percentile=95, users=16)
@@ -30,23 +30,17 @@ def folder(tmp_path):
     """Write one point: TTFT and TPOT far above the law, as medians or at the 95th percentile."""
 
     def write(statistic: str):
-        about = {"source": "archive:mine", "licence": "CC0-1.0", "attribution": "nobody"}
-        about |= {
-            "statistic": "mean" if statistic == "mean" else "median",
-            "load": "closed_loop",
-            "lengths": "fixed",
-        }
-        about |= {"defaults": {"engine": "vllm", "engine_version": "0.19.0", "precision": "bf16"}}
-        (tmp_path / "characterization.yaml").write_text(json.dumps(about))
-        config = ROOT / "resources" / "llms" / f"{LLM}.json"
-        (tmp_path / "llms.tsv").write_text(f"llm_id\tconfig\n{LLM}\t{config}\n")
-        head = "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\n"
-        (tmp_path / "gpu_profiles.tsv").write_text(head + "1xH100-80GB\tH100-80GB\t1\t3.0\n")
-        names = f"{statistic}_ttft_ms,{statistic}_tpot_ms"
-        keys = "llm_id,gpu_profile_id,input_tokens,output_tokens,users"
-        point = f"{LLM},1xH100-80GB,1000,200,16,1310,52"
-        (tmp_path / "points.csv").write_text(f"{keys},{names}\n{point}\n")
-        return tmp_path
+        point = {"llm_id": LLM, "gpu_profile_id": "1xH100-80GB", "users": 16}
+        point |= {"input_tokens": 1000, "output_tokens": 200}
+        point |= {f"{statistic}_ttft_ms": 1310, f"{statistic}_tpot_ms": 52}
+        return write_points_folder(
+            tmp_path,
+            [LLM],
+            {"1xH100-80GB": 3.0},
+            pd.DataFrame([point]),
+            statistic="mean" if statistic == "mean" else "median",
+            defaults={"engine": "vllm", "engine_version": "0.19.0", "precision": "bf16"},
+        )
 
     return write
 
