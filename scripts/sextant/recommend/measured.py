@@ -1,15 +1,16 @@
 """A recommendation from what was measured of the LLM itself (LLM-Pilot, eq. 1-3)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Self
 
-import numpy as np
 import pandas as pd
 
 from sextant.answer.option import Option
 from sextant.answer.rate_sizer import steady_note
+from sextant.ask.api_prices import ApiComparison
 from sextant.ask.case import Case
 from sextant.ask.caveats import failure_notes, judgements
 from sextant.base.errors import InputError
@@ -22,7 +23,7 @@ from sextant.decide.decision import (
     weigh,
     with_probabilities,
 )
-from sextant.decide.headroom import measure_headroom
+from sextant.decide.headroom import Headroom, measure_headroom
 from sextant.decide.measured_rates import (
     RateBounds,
     is_one_setup,
@@ -211,6 +212,28 @@ class _MeasuredCase:
 
         return min(options, key=order, default=Option())
 
+    def headroom(self, chosen: Option) -> Headroom | None:
+        """Return the room of the recommended option; None: nothing is recommended."""
+        if chosen.gpu_profile_id is None:
+            return None
+        slo = self.case.question.slo
+        usd_per_hour = chosen.usd_per_hour or 0.0
+        return measure_headroom(self.curve(chosen), slo, chosen.replicas or 1, usd_per_hour)
+
+    def api(self, chosen: Option, headroom: Headroom) -> ApiComparison | None:
+        """Return the recommended option beside an API's prices; None: not asked for."""
+        case = self.case
+        curve = self.curve(chosen)
+        lengths = curve.loc[curve["users"] == headroom.level_users, LENGTHS].to_numpy(float)[0]
+        options = None
+        if self.draws and case.question.api_prices:
+            options = weighed_rows(weigh(self.draws, case.gpu_profiles, case.question.slo))
+        return api_comparison(case, chosen, options, headroom, lengths)
+
+    def curve(self, option: Option) -> pd.DataFrame:
+        """Return the latencies of an option's GPU profile, by load."""
+        return self.latencies[self.latencies["gpu_profile_id"] == option.gpu_profile_id]
+
     def rate_notes(self, chosen: Option) -> list[str]:
         """Return what the answer to a request rate rests on; nothing of users."""
         if not self.bounds:
@@ -228,6 +251,12 @@ class _MeasuredCase:
         prices = {name: profile.usd_per_hour for name, profile in case.gpu_profiles.items()}
         basis = of_points(self.latencies, prices, case.question.slo)
         return what_if_widget(basis) if basis else None
+
+
+def _cheapest_first(outcome: MeasuredOutcome) -> tuple[float, float]:
+    """Return what outcomes are sorted by: those without a price come last."""
+    usd = outcome.usd_per_hour
+    return math.inf if usd is None else usd, -(outcome.probability_met or 0.0)
 
 
 def _is_repeated(points: pd.DataFrame) -> bool:
@@ -248,31 +277,17 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
     question = case.question
     slo = question.slo
     measured = _MeasuredCase.of(case)
-
     case = measured.case
 
     by_points = measured.outcomes(measured.candidates())
-    outcomes = measured.likely(by_points)
+    outcomes = sorted(measured.likely(by_points), key=_cheapest_first)
     chosen = measured.cheapest(outcomes)
     overspend = None
     if question.risk is None and chosen.usd_per_hour is not None:
         optimum = measured.cheapest(by_points).usd_per_hour or chosen.usd_per_hour
         overspend = chosen.usd_per_hour / optimum - 1
-    outcomes.sort(key=lambda outcome: -(outcome.probability_met or 0.0))
-    outcomes.sort(
-        key=lambda outcome: np.inf if outcome.usd_per_hour is None else outcome.usd_per_hour
-    )
-
-    headroom = api = None
-    if chosen.gpu_profile_id is not None:
-        curve = measured.latencies[measured.latencies["gpu_profile_id"] == chosen.gpu_profile_id]
-        usd = chosen.usd_per_hour or 0.0
-        headroom = measure_headroom(curve, slo, chosen.replicas or 1, usd)
-        lengths = curve.loc[curve["users"] == headroom.level_users, LENGTHS].to_numpy(float)[0]
-        options = None
-        if measured.draws and question.api_prices:
-            options = weighed_rows(weigh(measured.draws, case.gpu_profiles, slo))
-        api = api_comparison(case, chosen, options, headroom, lengths)
+    headroom = measured.headroom(chosen)
+    api = None if headroom is None else measured.api(chosen, headroom)
 
     return MeasuredRecommendation(
         llm_id=case.llm_id,
