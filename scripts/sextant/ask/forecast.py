@@ -19,11 +19,12 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
 from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import Calibration
+from sextant.law.fact_rows import fact_rows
 from sextant.law.fits import fit_or_restore
 from sextant.law.plausible import impossible, set_aside_note
 from sextant.law.roofline import Roofline
 from sextant.points import frame
-from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, judged
+from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, FactTables, judged
 from sextant.predict.predictor import (
     INTERVAL,
     PREDICTOR,
@@ -35,6 +36,7 @@ from sextant.predict.predictor import (
 )
 
 SEED = 42
+_BASES = [*frame.BASES, *(f"{name}_ms" for name in frame.BASES)]
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,10 @@ class Fitted:
         """Return the latencies of the LLM of a case, through what was measured of it."""
         users = loads(slo, most_users=int(self.latencies["users"].max()))
         points = _calibration_points(case, slo, self.gpu_profiles)
-        if points is None:
+        if points.empty:
             return Forecast(case, slo, self.model, None, users)
 
-        # Points of sources are without speculation, a probe is as asked.
-        measured_case = case if case.probe is not None else case.without_speculation()
+        measured_case = case if case.probe is not None else _as_sources_measure(case)
         # Widened as the asked draws are: at a measured load nothing but the measurement counts.
         rows = measured_case.asked_rows(self.model, points, self.gpu_profiles)
         samples_ms = draw_latencies(self.model, measured_case, rows)
@@ -250,45 +251,71 @@ def draw_latencies(model: JointPredictor, case: Case, X: pd.DataFrame) -> np.nda
     Where lengths lie beyond the measured ones, one random number moves all rows of a draw.
     """
     samples_ms = model.sample(X)
+    return np.asarray(samples_ms * widening(case, len(samples_ms))[:, None, None])
+
+
+def widening(case: Case, n_draws: int) -> np.ndarray:
+    """Return the factors of all times in each draw, (draws,), 1 where lengths were measured."""
     if not case.widening_sd:
-        return samples_ms
-    shape = (len(samples_ms), 1, 1)
-    shift = np.random.default_rng(SEED).normal(0, case.widening_sd, shape)
-    return np.asarray(samples_ms * np.exp(shift))
+        return np.ones(n_draws)
+    return np.exp(np.random.default_rng(SEED).normal(0, case.widening_sd, n_draws))
 
 
 def _calibration_points(
     case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
-) -> pd.DataFrame | None:
+) -> pd.DataFrame:
     """Return the points of the LLM with requests like the asked ones, one per profile and load."""
-    source_points = case.trusted_points
-    source_points = source_points[source_points["llm_id"] == case.llm_id]
-    if case.probe is None and source_points.empty:
-        return None
+    parts = [own_source_points(case, slo, gpu_profiles)]
+    if case.probe is not None:
+        is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
+        is_alike &= case.probe["users"].notna()
+        parts.append(case.probe[is_alike].astype({"users": "int64"}))
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return pd.DataFrame()
+    return _one_per_load(pd.concat(parts, ignore_index=True), slo)
 
-    points = _alike_points(source_points, case, slo, gpu_profiles)
+
+def own_source_points(case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return what the sources measured of the LLM with requests like the asked ones.
+
+    One row per GPU profile and load, at the percentiles of an SLO, without points that cannot be.
+    None beside a probe of a server that no source has: sources measure without drafts and without
+    prompts that a cache holds.
+    """
+    points = _possible_points(case, gpu_profiles)
+    if case.probe is not None and _as_sources_measure(case) is not case:
+        points = points[:0]
+    if len(points):
+        points = _alike_points(points, case, slo, gpu_profiles)
+    if points.empty:
+        return points
     stated = [name for name in points if name.startswith("own_")]
     # Of requests of other lengths TTFT and E2E follow from nTTFT and ITL.
     is_same = np.isclose(points[LENGTHS].to_numpy(float), case.lengths).all(axis=1)
     of_length = [name for name in stated if "_ttft_" in name or "_e2e_" in name]
     points.loc[~is_same, of_length] = np.nan
     points = points[points[TARGETS].notna().any(axis=1) | frame.is_refused(points, slo)]
-    bases = [*frame.BASES, *(f"{name}_ms" for name in frame.BASES)]
-    columns = [*KEYS, WAIT, *TARGETS, *stated, *bases, "failed_share"]
-    parts = [points[columns].assign(**case.mean_lengths, e2e_ms=np.nan)]
-    if case.probe is not None:
-        is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
-        is_alike &= case.probe["users"].notna()
-        # Points of sources are without speculation, a probe is as asked.
-        parts = [] if case.serving.speculative else parts
-        parts = [*parts, case.probe[is_alike].astype({"users": "int64"})]
+    columns = [*KEYS, WAIT, *TARGETS, *stated, *_BASES, "failed_share"]
+    return _one_per_load(points[columns].assign(**case.mean_lengths, e2e_ms=np.nan), slo)
 
-    points = pd.concat(parts, ignore_index=True)
+
+def _as_sources_measure(case: Case) -> Case:
+    """Return a case without drafts and without prompts that a cache holds; itself if it has
+    neither."""
+    plain = case.without_speculation()
+    if not plain.question.prefix_hit_rate:
+        return plain
+    return replace(plain.varied({"prefix_hit_rate": 0.0}), exclusions=case.excluded)
+
+
+def _one_per_load(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
+    """Return measurements of the LLM with one row per GPU profile and load."""
     if points.empty:
-        return None
+        return points
     # A probe's rows are at the asked percentiles.
-    points = points.reindex(columns=[*dict.fromkeys([*points, *bases])])
-    points[frame.BASES] = points[frame.BASES].fillna("")
+    points = points.reindex(columns=[*dict.fromkeys([*points, *_BASES])])
+    points[frame.BASES] = points[frame.BASES].astype(object).fillna("")
     if "tpot" in slo.limits and "itl" not in slo.limits:  # what follows the first token is TPOT
         points["itl_ms"] = points["own_tpot_ms"].fillna(points["itl_ms"])
     # Repeated measurements are one, with less noise.
@@ -296,6 +323,22 @@ def _calibration_points(
         name: "first" if name in frame.BASES else "median" for name in points.columns.drop(KEYS)
     }
     return points.groupby(KEYS, as_index=False).agg(ways)
+
+
+def _possible_points(case: Case, gpu_profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return the LLM's own points of the sources, without those that cannot be."""
+    points = case.trusted_points
+    points = points[points["llm_id"] == case.llm_id]
+    if points.empty:
+        return points
+    numbered = points.assign(row=np.arange(len(points)))
+    medians = frame.at_percentile(numbered, MEDIANS.percentiles, more=["row"])
+    medians = medians[medians["users"].notna()].reset_index(drop=True)
+    facts = FactTables(case.measured_llms, gpu_profiles)
+    cannot_be = impossible(
+        fact_rows(case.measured_keys(medians), facts), medians[TARGETS].to_numpy(float)
+    )
+    return points.drop(points.index[medians.loc[cannot_be, "row"]])
 
 
 def _alike_points(

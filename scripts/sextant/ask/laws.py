@@ -10,7 +10,8 @@ import pandas as pd
 
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
-from sextant.ask.forecast import fit_medians
+from sextant.ask.forecast import MEDIANS, SEED, fit_medians, own_source_points, widening
+from sextant.ask.own_laws import OwnMeasurements
 from sextant.ask.probe_laws import (
     LEAST_DRAWS,
     missed_notes,
@@ -26,7 +27,7 @@ from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_shee
 from sextant.facts.gpu import Devices, GPUProfile, is_as_good, might
 from sextant.law.roofline import Roofline
 from sextant.points.frame import KEYS
-from sextant.simulate.server import Scheduler, StepLaw
+from sextant.simulate.server import NAMES, Scheduler, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
@@ -35,6 +36,8 @@ MOST_STEP_TOKENS = 2**24
 """Most tokens of a step that can be asked for, more than any GPU computes at once."""
 _BATCH = 32
 """Requests that share a step where laws are compared."""
+_TIMES = [number for number, name in enumerate(NAMES) if name.endswith("_ms")]
+"""Columns of a law's terms that are times."""
 
 
 class StepLimits(NamedTuple):
@@ -253,6 +256,7 @@ class _GPULaws:
     model: Roofline
     profiles: Mapping[str, GPUProfile]
     rows: pd.DataFrame  #: The design of the model, one row per profile.
+    points: pd.DataFrame  #: What the sources measured of the LLM (`own_source_points`).
 
     @classmethod
     def of(
@@ -263,7 +267,9 @@ class _GPULaws:
         # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
         uncached = case.varied({"prefix_hit_rate": 0.0})
         rows = uncached.asked_rows(model, keys, profiles)
-        return cls(case, settings, model, profiles, rows)
+        every_profile = {**case.source.characterization.profiles, **profiles}
+        points = own_source_points(case, MEDIANS, every_profile)
+        return cls(case, settings, model, profiles, rows, points)
 
     def at(self, names: Sequence[str]) -> "_GPULaws":
         """Return some of the GPU profiles alone."""
@@ -274,28 +280,54 @@ class _GPULaws:
     def draw(self, n_draws: int) -> dict[str, ReplicaLaws]:
         """Return the likeliest law and draws of it on each GPU profile."""
         case = self.case
+        is_drawn = self.points["gpu_profile_id"].isin([*self.profiles])
+        points = self.points[is_drawn].reset_index(drop=True)
         # A measurement is compared with the intervals of the law, which take many draws.
-        n_drawn = n_draws if case.probe is None else max(n_draws, LEAST_DRAWS)
-        terms = self.model.step_laws(self.rows, n_drawn, case.question.seed)
-        drawn = dict(zip(self.profiles, terms, strict=True))
-        schedulers = {
-            name: _scheduler(case, self.settings, profile)
-            for name, profile in self.profiles.items()
+        is_measured = case.probe is not None or len(points) > 0
+        drawn = self._drawn(max(n_draws, LEAST_DRAWS) if is_measured else n_draws)
+        probed = {
+            name: probed_loads(case, name, laws.scheduler, laws.terms)
+            for name, laws in drawn.items()
         }
-        probed = {name: probed_loads(case, name, schedulers[name], drawn[name]) for name in drawn}
-        kept = {name: values[: 1 + n_draws] for name, values in drawn.items()}
-        coupled = _coupled(kept, self.profiles, case.lengths[0])
+        through_points = self._through(points, drawn)
         elsewhere = scales_elsewhere([it for it in probed.values() if it], n_draws, case)
         laws = {}
-        for name, likely in coupled.items():
+        for name, terms in through_points.items():
             loads = probed[name]
+            likely = terms[: 1 + n_draws]
             measured = rate_measurements(case, name)
-            laws[name] = ReplicaLaws(schedulers[name], likely * elsewhere, measured)
+            laws[name] = ReplicaLaws(drawn[name].scheduler, likely * elsewhere, measured)
             if loads is not None:
                 fitted = loads.fitted(likely)
                 missed = loads.missed_by(fitted)
                 laws[name] = replace(laws[name], terms=fitted.values, missed=missed)
         return laws
+
+    def _drawn(self, n_draws: int) -> dict[str, ReplicaLaws]:
+        """Return laws as the fit has them, without regard to measurements of one profile."""
+        case = self.case
+        terms = self.model.step_laws(self.rows, n_draws, case.question.seed)
+        terms[:, 1:, _TIMES] *= widening(case, n_draws)[:, None]
+        drawn = dict(zip(self.profiles, terms, strict=True))
+        coupled = _coupled(drawn, self.profiles, case.lengths[0])
+        return {
+            name: ReplicaLaws(_scheduler(case, self.settings, profile), coupled[name])
+            for name, profile in self.profiles.items()
+        }
+
+    def _through(
+        self, points: pd.DataFrame, drawn: Mapping[str, ReplicaLaws]
+    ) -> dict[str, np.ndarray]:
+        """Return laws, (1 + draws, terms), that give what the sources measured of the LLM."""
+        if points.empty:
+            return {name: laws.terms for name, laws in drawn.items()}
+        case = self.case
+        measured = drawn
+        undrafted = case.without_speculation()
+        if undrafted is not case:
+            plain = _GPULaws.of(undrafted, self.settings, self.model, self.profiles)
+            measured = plain._drawn(next(iter(drawn.values())).n_draws)
+        return OwnMeasurements(points, measured, case.lengths[0], SEED).scaled(drawn)
 
 
 def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:

@@ -95,6 +95,11 @@ class ReplicaLaws:
     missed: tuple[MissedLoad, ...] = ()
     """Measured loads that the likeliest law does not give back, the worst first."""
 
+    @property
+    def n_draws(self) -> int:
+        """Draws beside the likeliest law."""
+        return len(self.terms) - 1
+
     def law(self, draw: int) -> StepLaw:
         """Return the law of one draw; 0 is the likeliest."""
         return StepLaw.of(self.terms[draw])

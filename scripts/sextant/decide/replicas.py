@@ -56,7 +56,7 @@ class SimulatedReplica:
     @property
     def n_draws(self) -> int:
         """Draws of its law beside the likeliest."""
-        return len(self.laws.terms) - 1
+        return self.laws.n_draws
 
     def judge(
         self, demand: RequestStream, replicas: Replicas, target: Target, draw: int = 0

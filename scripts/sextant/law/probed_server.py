@@ -136,28 +136,36 @@ def fit_laws_to_probe(
     errors = np.random.default_rng(seed).normal(0, LEAST_NOISE, (len(laws), len(measured)))
     errors[0] = 0
     if probe.is_open.all() or np.any(probe.load.cached_tokens):
-        values = _matched(laws, limits, probe, measured + errors).values
+        values = match_laws(laws, limits, probe, measured + errors).values
         likeliest = values[:1]
     else:
         log_scales = _simulated_log_scales(laws[:1], scheduler, probe, seed)
         likeliest = scaled_laws(laws[:1], log_scales[None], _GROUPS)
         closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
         goal = np.where(np.isnan(measured), np.nan, closed_form)
-        values = _matched(laws, limits, probe, goal + errors, log_scales).values
+        values = match_laws(laws, limits, probe, goal + errors, log_scales).values
         # All draws differ from their closed form as the likeliest does from its own.
         values *= np.divide(likeliest, values[:1], out=np.ones_like(likeliest), where=likeliest > 0)
     missed = _missed(StepLaw.of(likeliest[0]), scheduler, probe, seed)
     return FittedLaws(values, missed.reshape(2, -1).T)
 
 
-def _matched(
+def match_laws(
     laws: np.ndarray,
     limits: BatchLimits,
     probe: ProbeResult,
     goals: np.ndarray,
     first_log_scales: np.ndarray | float = 0.0,
 ) -> MatchedLaws:
-    """Return laws whose closed form gives the goals; the search for their scales starts there."""
+    """Return laws whose closed form gives the goals.
+
+    Args:
+        laws: (laws, terms).
+        limits: of the server.
+        probe: the loads.
+        goals: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN: not measured.
+        first_log_scales: where the search for their scales starts.
+    """
 
     def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
         return probe.means(law, limits, near)
@@ -221,7 +229,7 @@ def _simulated_log_scales(
     bias = np.zeros_like(measured)
     rounds: list[_Tried] = []
     for _ in range(_ROUNDS):
-        matched = _matched(likeliest, limits, probe, (measured + bias)[None])
+        matched = match_laws(likeliest, limits, probe, (measured + bias)[None])
         rounds.append(tried(matched.log_scales[0]))
         if rounds[-1].is_close(LEAST_NOISE):
             break
