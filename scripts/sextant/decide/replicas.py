@@ -117,49 +117,66 @@ def simulated_replica(
         prefix_hit_rate: share of a request's input that all requests have in common.
         router: in front of the replicas.
     """
+    steps = _StepByStep(laws, prefix_hit_rate, router)
+    return SimulatedReplica(profile, laws, steps.run, bound=steps.bound, follow=steps.follow)
+
+
+@dataclass(frozen=True, eq=False)
+class _StepByStep:
+    """Simulates replicas behind a router; requests have a share of their inputs in common."""
+
+    laws: ReplicaLaws
+    prefix_hit_rate: float
+    router: Router
 
     def run(
-        demand: RequestStream, replicas: Replicas, draw: int, window_s: float | None
+        self, demand: RequestStream, replicas: Replicas, draw: int, window_s: float | None
     ) -> ServingResults:
+        """Return the results of replicas that stay (`Run`)."""
         if demand.gaps is not None:
             assert isinstance(replicas, int)
             demand = demand.for_one_replica(replicas)
             replicas = 1
-        stream = demand.with_common_prefix(prefix_hit_rate)
+        stream = demand.with_common_prefix(self.prefix_hit_rate)
         simulated = partial(
-            simulate, scheduler=laws.scheduler, law=laws.law(draw), window_s=window_s or np.inf
+            simulate,
+            scheduler=self.laws.scheduler,
+            law=self.laws.law(draw),
+            window_s=window_s or np.inf,
         )
         if isinstance(replicas, int):
-            simulation = simulated(stream, n_replicas=replicas, router=router)
+            simulation = simulated(stream, n_replicas=replicas, router=self.router)
             return serving_results(demand, [(slice(None), simulation)], window_s)
         by_replica = (np.flatnonzero(replicas == replica) for replica in np.unique(replicas))
         parts = ((rows, simulated(stream.at(rows))) for rows in by_replica)
         return serving_results(demand, parts, window_s)
 
     def follow(
-        demand: RequestStream, autoscaler: Autoscaler, draw: int, window_s: float | None
+        self, demand: RequestStream, autoscaler: Autoscaler, draw: int, window_s: float | None
     ) -> tuple[ServingResults, Scaling]:
+        """Return the results of replicas that come and go (`Follow`)."""
         simulation, scaling = simulate_scaled(
-            demand.with_common_prefix(prefix_hit_rate),
-            laws.scheduler,
-            laws.law(draw),
+            demand.with_common_prefix(self.prefix_hit_rate),
+            self.laws.scheduler,
+            self.laws.law(draw),
             autoscaler,
             duration_s=demand.duration_s,
             window_s=window_s or np.inf,
-            router=router,
+            router=self.router,
         )
         return serving_results(demand, [(slice(None), simulation)], window_s), scaling
 
-    likeliest = laws.law(0)
-
-    def bound(demand: RequestStream) -> Bound | None:
-        taken = demand.input_tokens + demand.output_tokens <= laws.scheduler.longest
+    def bound(self, demand: RequestStream) -> Bound | None:
+        """Return the rate that one replica bears by the most likely law; None: not known."""
+        scheduler = self.laws.scheduler
+        taken = demand.input_tokens + demand.output_tokens <= scheduler.longest
         if not taken.any() or demand.prefixes is not None:
             return None  # how much memory requests share depends on which of them meet
         inputs = float(demand.input_tokens[taken].mean())
         outputs = max(float(demand.output_tokens[taken].mean()), 2.0)
-        load = MeanLoad(inputs, outputs, prefix_hit_rate * inputs)
-        limits = BatchLimits.of(laws.scheduler)
+        load = MeanLoad(inputs, outputs, self.prefix_hit_rate * inputs)
+        likeliest = self.laws.law(0)
+        limits = BatchLimits.of(scheduler)
         rate = float(saturation_rps(likeliest, limits, load))
         # What limits the sequences binds only if more of them would raise the rate.
         names = ("max_num_seqs", "max_num_batched_tokens", "kv_tokens")
@@ -168,8 +185,6 @@ def simulated_replica(
             return Bound(rate, "compute")
         roomy = float(saturation_rps(likeliest, limits._replace(kv_tokens=_UNLIMITED), load))
         return Bound(rate, "kv_cache" if roomy > rate else "batch")
-
-    return SimulatedReplica(profile, laws, run, bound=bound, follow=follow)
 
 
 def serving_results(

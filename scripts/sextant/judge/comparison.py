@@ -10,7 +10,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
-from sextant.facts.slo import load_slos
+from sextant.facts.slo import SLO, load_slos
 from sextant.judge.accuracy import (
     HeldOutPredictions,
     HoldOut,
@@ -21,7 +21,7 @@ from sextant.judge.evaluate import evaluate_predictor, fit_of
 from sextant.judge.figures import GroupFigures, accuracy, group_figures, prediction_table
 from sextant.judge.random_slos import random_slos
 from sextant.judge.score import mean_scores
-from sextant.judge.task import task_of_characterization
+from sextant.judge.task import Task, task_of_characterization
 from sextant.law.plausible import set_aside_note
 from sextant.points.characterization import Characterization
 from sextant.predict.predictor import (
@@ -82,11 +82,7 @@ def evaluate_predictors(
         hold_out: what a fold has not seen where the accuracy is judged.
         progress: gets a line for each step.
     """
-    # Not all that there are: some take many minutes.
-    names = list(dict.fromkeys(predictors or ())) or [
-        name for name in configurable() if name in (characterization.predictors or [PREDICTOR])
-    ]
-    check_predictors(names, configurable(), "--predictor")
+    names = _judged_names(characterization, predictors)
     if slos is None and STATIC_POLICY in names:
         problem = f"{STATIC_POLICY} predicts no latencies"
         raise InputError(problem, field="--predictor", fix="judge it on SLOs (--slos)")
@@ -101,10 +97,6 @@ def evaluate_predictors(
     rows: list[dict[str, Any]] = [{"predictor": name} for name in names]
     scenarios: list[dict[str, Any]] = []
     if slos is not None:
-        if isinstance(slos, int):
-            judged_slos = random_slos(task, slos, seed)
-        else:  # for the traffic of a trace predictors say nothing that could be judged
-            judged_slos = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
         fits = {
             name: fit_of(
                 task,
@@ -116,6 +108,7 @@ def evaluate_predictors(
             )
             for name in names
         }
+        judged_slos = _judged_slos(slos, task, seed)
         evaluations = (
             evaluate_predictor(task, judged_slos, name, seed, fit=fits[name]) for name in names
         )
@@ -136,3 +129,23 @@ def evaluate_predictors(
             set_aside = set_aside_note(table.loc[table["is_impossible"], "llm_id"])
     left_out = [*characterization.left_out, *set_aside]
     return Comparison(rows, scenarios, groups, left_out, hold_out)
+
+
+def _judged_names(
+    characterization: Characterization, predictors: Sequence[str] | None
+) -> list[str]:
+    """Return the predictors to judge; InputError: there is no such one."""
+    names = list(dict.fromkeys(predictors or ()))
+    if not names:  # Not all that there are: some take many minutes.
+        scored = characterization.predictors or [PREDICTOR]
+        names = [name for name in configurable() if name in scored]
+    check_predictors(names, configurable(), "--predictor")
+    return names
+
+
+def _judged_slos(slos: Path | int, task: Task, seed: int) -> Sequence[SLO]:
+    """Return the SLOs of a sheet, or as many random ones."""
+    if isinstance(slos, int):
+        return random_slos(task, slos, seed)
+    # For the traffic of a trace predictors say nothing that could be judged.
+    return [slo for slo in load_slos(slos).values() if slo.trace_id is None]

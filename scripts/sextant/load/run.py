@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
@@ -185,6 +185,31 @@ def load_server(
     out.mkdir(parents=True, exist_ok=True)
     # A folder that cannot be written to fails before the load.
     tempfile.TemporaryFile(dir=out).close()
+    measured = _measure(addresses, requests, scenario, timeout_s)
+    with stoppable(signal.SIG_IGN):  # a signal would lose all that was measured
+        # Not before the last level has ended: pyarrow would double the memory of the client.
+        from sextant.load.results import write_load
+
+        run = _run_of(measured, addresses, requests, scenario, subject)
+        return write_load(out, run, measured.results, limits_ms), measured.interruption
+
+
+class _Measured(NamedTuple):
+    """The levels of a load, until something ended it."""
+
+    started_at: datetime
+    version: str | None  #: Of the engine; None: the server does not tell.
+    results: list[LevelResult]  #: Of an interrupted load the last one is not whole.
+    interruption: BaseException | None  #: None: all levels are there.
+
+
+def _measure(
+    addresses: Sequence[ServerAddress], requests: RequestPlan, scenario: Scenario, timeout_s: float
+) -> _Measured:
+    """Measure levels until the last one, or until something ends them.
+
+    Raises InputError or OSError: no level can run.
+    """
     started_at = datetime.now(UTC)
     targets = LoadTargets(addresses, timeout_s, epoch_ns=time.monotonic_ns())
     version: str | None = None
@@ -195,46 +220,53 @@ def load_server(
         version = RunningServer(addresses[0]).version()
         _measure_levels(targets, requests, scenario, results)
     except LevelInterrupted as interrupted:
-        results.append(interrupted.result)  # which is not whole
+        results.append(interrupted.result)
         interruption = interrupted.interrupt
     except (KeyboardInterrupt, InputError, OSError) as between_levels:
         interruption = between_levels
         if not results and not isinstance(interruption, KeyboardInterrupt):
             raise
+    return _Measured(started_at, version, results, interruption)
 
-    with stoppable(signal.SIG_IGN):  # a signal would lose all that was measured
-        # Not before the last level has ended: pyarrow would double the memory of the client.
-        from sextant.load.results import write_load
 
-        first = addresses[0]
-        seed = requests.seed
-        levels = [
-            result.run.with_conditions(
-                engine_version=version, timeout_s=scenario.timeout_s, times_since=started_at
-            )
-            for result in results
-        ]
-        run = CellRun(
-            source="measured",
-            key=subject.cell_key(scenario, n_replicas=len(addresses)),
-            scenario=scenario_json(scenario),
-            variant=Variant(replicas=len(addresses)),
-            verdict=FEASIBLE,
-            server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
-            requests=SentRequests(
-                seed, subject.sampler, subject.prompts, subject.unsent_parameters
-            ),
-            levels=tuple(levels),
-            is_complete=interruption is None,
-            interruption=str(interruption) if interruption else None,
-            origin=CellOrigin(
-                started_at=started_at.replace(microsecond=0),
-                host=host_facts(),
-                definition=subject.definition,
-                provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
-            ),
+def _run_of(
+    measured: _Measured,
+    addresses: Sequence[ServerAddress],
+    requests: RequestPlan,
+    scenario: Scenario,
+    subject: LoadSubject,
+) -> CellRun:
+    """Return what is written of a load beside its requests."""
+    first = addresses[0]
+    seed = requests.seed
+    version = measured.version
+    levels = [
+        result.run.with_conditions(
+            engine_version=version,
+            timeout_s=scenario.timeout_s,
+            times_since=measured.started_at,
         )
-        return write_load(out, run, results, limits_ms), interruption
+        for result in measured.results
+    ]
+    interruption = measured.interruption
+    return CellRun(
+        source="measured",
+        key=subject.cell_key(scenario, n_replicas=len(addresses)),
+        scenario=scenario_json(scenario),
+        variant=Variant(replicas=len(addresses)),
+        verdict=FEASIBLE,
+        server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
+        requests=SentRequests(seed, subject.sampler, subject.prompts, subject.unsent_parameters),
+        levels=tuple(levels),
+        is_complete=interruption is None,
+        interruption=str(interruption) if interruption else None,
+        origin=CellOrigin(
+            started_at=measured.started_at.replace(microsecond=0),
+            host=host_facts(),
+            definition=subject.definition,
+            provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
+        ),
+    )
 
 
 def _measure_levels(
