@@ -133,20 +133,23 @@ def fit_laws_to_probe(
 
     limits = BatchLimits.of(scheduler)
     measured = probe.measured()
-    errors = np.random.default_rng(seed).normal(0, LEAST_NOISE, (len(laws), len(measured)))
-    errors[0] = 0
     if probe.is_open.all() or np.any(probe.load.cached_tokens):
-        values = match_laws(laws, limits, probe, measured + errors).values
-        likeliest = values[:1]
+        log_scales = match_laws(laws[:1], limits, probe, measured[None]).log_scales[0]
     else:
         log_scales = _simulated_log_scales(laws[:1], scheduler, probe, seed)
-        likeliest = scaled_laws(laws[:1], log_scales[None], _GROUPS)
-        closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
-        goal = np.where(np.isnan(measured), np.nan, closed_form)
-        values = match_laws(laws, limits, probe, goal + errors, log_scales).values
-        # All draws differ from their closed form as the likeliest does from its own.
-        values *= np.divide(likeliest, values[:1], out=np.ones_like(likeliest), where=likeliest > 0)
+    likeliest = scaled_laws(laws[:1], log_scales[None], _GROUPS)
     missed = _missed(StepLaw.of(likeliest[0]), scheduler, probe, seed)
+
+    # What no law gives back is not known better than by so much.
+    noise = max(LEAST_NOISE, float(np.sqrt(np.mean(missed[~np.isnan(measured)] ** 2))))
+    errors = np.random.default_rng(seed).normal(0, noise, (len(laws), len(measured)))
+    errors[0] = 0
+    closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
+    closed_form = np.where(np.isnan(closed_form), measured, closed_form)  # a saturating rate
+    goal = np.where(np.isnan(measured), np.nan, closed_form)
+    values = match_laws(laws, limits, probe, goal + errors, log_scales).values
+    # All draws differ from their closed form as the likeliest does from its own.
+    values *= np.divide(likeliest, values[:1], out=np.ones_like(likeliest), where=likeliest > 0)
     return FittedLaws(values, missed.reshape(2, -1).T)
 
 
@@ -155,7 +158,7 @@ def match_laws(
     limits: BatchLimits,
     probe: ProbeResult,
     goals: np.ndarray,
-    first_log_scales: np.ndarray | float = 0.0,
+    first_log_scales: np.ndarray | None = None,
 ) -> MatchedLaws:
     """Return laws whose closed form gives the goals.
 
@@ -164,14 +167,19 @@ def match_laws(
         limits: of the server.
         probe: the loads.
         goals: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN: not measured.
-        first_log_scales: where the search for their scales starts.
+        first_log_scales: of the first law, (groups,), where the search for scales starts; None:
+            where steps are as slow as measured.
     """
 
     def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
         return probe.means(law, limits, near)
 
-    start = np.zeros((len(laws), len(_GROUPS))) + first_log_scales
-    start[:, _GROUPS.index(STEP_TERMS)] += _log_slower(laws, limits, probe)
+    slower = _log_slower(laws, limits, probe)
+    start = np.zeros((len(laws), len(_GROUPS)))
+    if first_log_scales is not None:
+        slower = slower - slower[0]
+        start += first_log_scales
+    start[:, _GROUPS.index(STEP_TERMS)] += slower
     spread = probe.spread().tolist()
     return match_means(laws, _GROUPS, spread, predict, goals, LEAST_NOISE, start)
 

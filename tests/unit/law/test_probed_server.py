@@ -103,8 +103,11 @@ def test_what_no_law_gives_is_told_with_its_size() -> None:
     users = np.array([1.0, 16.0, 64.0])
     load = MeanLoad(np.full(3, INPUT_TOKENS), np.full(3, OUTPUT_TOKENS))
     probe = ProbeResult(load, np.array([60.0, 80.0, 90.0]), np.array([12.0, 60.0, 14.0]), users)
-    fitted = fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe, 42)
+    fitted = fit_laws_to_probe(np.tile(LAW.array(), (31, 1)), SCHEDULER, probe, 42)
     given_ms = simulated_ms(StepLaw.of(fitted.values[0]), 16)
+    # It is not known better than by so much.
+    means = probe.means(broadcast_laws(fitted.values[1:]), BatchLimits.of(SCHEDULER))
+    assert np.log(means.itl_ms[:, 1]).std() > 0.1
     assert given_ms[1] < 40  # no law has 60 ms between loads of 12 and 14
     assert fitted.missed[1] == pytest.approx(np.log(given_ms / [80, 60]), abs=0.05)
 
