@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from sextant.simulate.server import StepLaw
 
@@ -64,6 +63,8 @@ def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
     """
     if len(steps) < _LEAST_STEPS:
         return None
+    from scipy.optimize import nnls  # few questions have a server's log
+
     computed = steps[["sequences", "context_tokens", "prompt_tokens", "prompts"]].to_numpy(float)
     computed[:, 3] = computed[:, 3] > 0
     columns = np.column_stack([np.ones(len(steps)), computed])

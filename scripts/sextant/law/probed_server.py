@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from sextant.facts.answer_times import requests_in_flight
 from sextant.law.means import (
@@ -245,6 +244,8 @@ def _simulated_log_scales(
     best = min(rounds, key=lambda law: law.cost(spread))
     log_scales = best.log_scales
     if not best.is_close(_CLOSE):
+        from scipy.optimize import minimize  # few questions have a probe that needs it
+
         moves = np.minimum(_FIRST_MOVES, 2 * spread)
         around = log_scales + np.vstack([np.zeros(len(moves)), np.diag(moves)])
         options = {"maxfev": _SEARCHED, "initial_simplex": around, "xatol": 1e-3, "fatol": 0.1}
