@@ -222,7 +222,7 @@ def test_the_rates_of_users_do_not_depend_on_the_duration(duration_s: float) -> 
     found = summarise(result, {"ttft_ms": 1e6})
     # By Little's law. Ramps at both ends would leave half of the rate at the shortest duration.
     assert found["request_rate_rps"] == pytest.approx(1e3 * n_users / found["e2e_ms"]["mean"])
-    assert found["request_rate_rps"] == pytest.approx(112, rel=0.1)
+    assert found["request_rate_rps"] == pytest.approx(112, rel=0.15)
     assert found["goodput_rps"] == found["request_rate_rps"]
     assert found["throughput_tok_s"] == pytest.approx(20 * found["request_rate_rps"])
 
