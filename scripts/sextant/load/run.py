@@ -194,7 +194,7 @@ def load_server(
         return write_load(out, run, measured.results, limits_ms), measured.interruption
 
 
-class _Measured(NamedTuple):
+class _MeasuredLevels(NamedTuple):
     """The levels of a load, until something ended it."""
 
     started_at: datetime
@@ -205,7 +205,7 @@ class _Measured(NamedTuple):
 
 def _measure(
     addresses: Sequence[ServerAddress], requests: RequestPlan, scenario: Scenario, timeout_s: float
-) -> _Measured:
+) -> _MeasuredLevels:
     """Measure levels until the last one, or until something ends them.
 
     Raises InputError or OSError: no level can run.
@@ -226,11 +226,11 @@ def _measure(
         interruption = between_levels
         if not results and not isinstance(interruption, KeyboardInterrupt):
             raise
-    return _Measured(started_at, version, results, interruption)
+    return _MeasuredLevels(started_at, version, results, interruption)
 
 
 def _run_of(
-    measured: _Measured,
+    measured: _MeasuredLevels,
     addresses: Sequence[ServerAddress],
     requests: RequestPlan,
     scenario: Scenario,

@@ -48,7 +48,7 @@ _EDGE_S = 1e-6
 
 
 @dataclass(frozen=True)
-class _Sized:
+class _SizedReplicas:
     """What each GPU profile needs, by one law."""
 
     asked: RightsizeQuestion
@@ -59,7 +59,7 @@ class _Sized:
     """Of the deployed profile; None: it has no law."""
 
     @classmethod
-    def of(cls, asked: RightsizeQuestion, *, is_calibrated: bool) -> "_Sized":
+    def of(cls, asked: RightsizeQuestion, *, is_calibrated: bool) -> "_SizedReplicas":
         """Size every candidate, as `sextant capacity` and `recommend --trace` do."""
         question = replace(asked.question, probe=asked.probe if is_calibrated else None)
         laws = find_laws(question, asked.settings, asked.n_draws)
@@ -169,12 +169,12 @@ def rightsize_deployment(asked: RightsizeQuestion) -> Rightsizing:
     """
     asked = _with_deployed(asked)
     points = observed_points(asked.observed, asked.deployed)
-    plain = _Sized.of(asked, is_calibrated=False)
+    plain = _SizedReplicas.of(asked, is_calibrated=False)
     plain.deployed_laws  # noqa: B018  raises InputError where there is none
     calibrated = plain
     if points:
         write_probe(points, asked.deployed, asked.probe)
-        calibrated = _Sized.of(asked, is_calibrated=True)
+        calibrated = _SizedReplicas.of(asked, is_calibrated=True)
 
     case = calibrated.laws.case
     loads = [_compare_load(asked, point, plain, calibrated) for point in points]
@@ -231,7 +231,7 @@ def _with_deployed(asked: RightsizeQuestion) -> RightsizeQuestion:
 
 
 def _outcomes(
-    asked: RightsizeQuestion, present: Present, plain: _Sized, calibrated: _Sized
+    asked: RightsizeQuestion, present: Present, plain: _SizedReplicas, calibrated: _SizedReplicas
 ) -> list[ProfileOutcome]:
     """Return every GPU profile, the cheapest first, those that cannot serve last."""
     case = calibrated.laws.case
@@ -262,7 +262,10 @@ def _outcomes(
 
 
 def _compare_load(
-    asked: RightsizeQuestion, point: ObservedPoint, plain: _Sized, calibrated: _Sized
+    asked: RightsizeQuestion,
+    point: ObservedPoint,
+    plain: _SizedReplicas,
+    calibrated: _SizedReplicas,
 ) -> LoadComparison:
     """Return the latencies of a load: the means that were observed, then the limits."""
     slot = point.slot
@@ -325,8 +328,8 @@ def _hour(
     asked: RightsizeQuestion,
     slot: ObservedSlot,
     requests: RequestStream,
-    plain: _Sized,
-    calibrated: _Sized,
+    plain: _SizedReplicas,
+    calibrated: _SizedReplicas,
 ) -> HourOutcome:
     """Return an hour of the traffic on the present deployment."""
     first = int((slot.start_s + _EDGE_S) / asked.window_s)
