@@ -55,6 +55,9 @@ _FIRST_MOVES = (0.3, 0.2, 0.2, 0.2)
 """Log scales by which that search starts around."""
 _CLOSE = 0.05
 """Logarithm of a difference that needs no search."""
+_MOST_NOISE = 0.3
+"""Most noise of a mean's logarithm. A server that is missed by more is another one than is asked
+about, e.g. with other settings, which no spread of its laws covers."""
 _FAR = 3.0
 """Logarithm of the difference where a simulation answers nobody."""
 _ANSWERS = (60, 150)
@@ -140,7 +143,8 @@ def fit_laws_to_probe(
     missed = _missed(StepLaw.of(likeliest[0]), scheduler, probe, seed)
 
     # What no law gives back is not known better than by so much.
-    noise = max(LEAST_NOISE, float(np.sqrt(np.mean(missed[~np.isnan(measured)] ** 2))))
+    misfit = float(np.sqrt(np.mean(missed[~np.isnan(measured)] ** 2)))
+    noise = np.clip(misfit, LEAST_NOISE, _MOST_NOISE)
     errors = np.random.default_rng(seed).normal(0, noise, (len(laws), len(measured)))
     errors[0] = 0
     closed_form = probe.means(broadcast_laws(likeliest), limits).logs()[0]
