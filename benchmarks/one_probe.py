@@ -122,10 +122,11 @@ def judge(fold: Fold, slos: Sequence[SLO], extents: Sequence[str]) -> pd.DataFra
             is_probe = np.isin(np.arange(len(X)), at)
             model.fit(fold.training, TrainingRows(X[is_probe], y[is_probe]))
             samples_ms = model.sample(X)
+            untold_ms = model.untold_.sample(X[is_probe])
             here = cell.to_numpy()
             points = fold.cells.join(X["users"]).join(y)
             own = Calibration(
-                points[is_probe].reset_index(drop=True), samples_ms[:, is_probe], SEED
+                points[is_probe].reset_index(drop=True), samples_ms[:, is_probe], SEED, untold_ms
             )
             samples_ms[:, here] = own.corrected(points[here], samples_ms[:, here])
             parts.append(_rows(fold, way, extent, is_probe, here, samples_ms))

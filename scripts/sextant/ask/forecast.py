@@ -66,6 +66,8 @@ class Fitted:
         # Widened as the asked draws are: at a measured load nothing but the measurement counts.
         rows = measured_case.asked_rows(self.model, points, self.gpu_profiles)
         samples_ms = draw_latencies(self.model, measured_case, rows)
+        untold = self.model.untold_
+        untold_ms = draw_latencies(untold, measured_case, rows) if untold else None
 
         # Where E2E alone was measured both latencies are in the law's proportion.
         law_ms = np.median(samples_ms, axis=0)
@@ -74,8 +76,8 @@ class Fitted:
         has_e2e_alone = measured_ms.notna() & points[TARGETS].isna().all(axis=1)
         scaled = pd.DataFrame(law_ms, points.index, TARGETS).mul(measured_ms / e2e_ms, axis=0)
         points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
-        points = _with_e2e_as_basis(points)
-        return Forecast(case, slo, self.model, Calibration(points, samples_ms, SEED), users)
+        calibration = Calibration(_with_e2e_as_basis(points), samples_ms, SEED, untold_ms)
+        return Forecast(case, slo, self.model, calibration, users)
 
 
 def _with_e2e_as_basis(points: pd.DataFrame) -> pd.DataFrame:

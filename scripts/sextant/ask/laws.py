@@ -14,6 +14,7 @@ from sextant.ask.forecast import MEDIANS, SEED, fit_medians, own_source_points, 
 from sextant.ask.own_laws import OwnMeasurements
 from sextant.ask.probe_laws import (
     LEAST_DRAWS,
+    ProbedLoads,
     missed_notes,
     probed_loads,
     rate_measurements,
@@ -285,15 +286,12 @@ class _GPULaws:
         # A measurement is compared with the intervals of the law, which take many draws.
         is_measured = case.probe is not None or len(points) > 0
         drawn = self._drawn(max(n_draws, LEAST_DRAWS) if is_measured else n_draws)
-        probed = {
-            name: probed_loads(case, name, laws.scheduler, laws.terms)
-            for name, laws in drawn.items()
-        }
+        probed = self._probed_loads(drawn)
         through_points = self._through(points, drawn)
-        elsewhere = scales_elsewhere([it for it in probed.values() if it], n_draws, case)
+        elsewhere = scales_elsewhere([*probed.values()], n_draws, case)
         laws = {}
         for name, terms in through_points.items():
-            loads = probed[name]
+            loads = probed.get(name)
             likely = terms[: 1 + n_draws]
             measured = rate_measurements(case, name)
             laws[name] = ReplicaLaws(drawn[name].scheduler, likely * elsewhere, measured)
@@ -328,6 +326,21 @@ class _GPULaws:
             plain = _GPULaws.of(undrafted, self.settings, self.model, self.profiles)
             measured = plain._drawn(next(iter(drawn.values())).n_draws)
         return OwnMeasurements(points, measured, case.lengths[0], SEED).scaled(drawn)
+
+    def _probed_loads(self, drawn: Mapping[str, ReplicaLaws]) -> dict[str, ProbedLoads]:
+        """Return what the asker measured of the LLM, by GPU profile; `drawn` are all laws."""
+        probe = self.case.probe
+        if probe is None:
+            return {}
+        rows = {str(name): part for name, part in probe.groupby("gpu_profile_id") if name in drawn}
+        untold = drawn
+        if rows and self.model.untold_ is not None:
+            before = replace(self.at([*rows]), model=self.model.untold_)
+            untold = before._drawn(next(iter(drawn.values())).n_draws)
+        return {
+            name: probed_loads(self.case, part, drawn[name], untold[name])
+            for name, part in rows.items()
+        }
 
 
 def _scheduler(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:

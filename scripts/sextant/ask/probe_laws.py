@@ -14,7 +14,7 @@ from sextant.decide.latency_surface import ReplicaLaws
 from sextant.decide.missed_rates import UNMEASURED, MissedLatency, MissedLoad, RateMeasurements
 from sextant.facts.answer_times import rate_of_users, requests_in_flight
 from sextant.facts.slo import METRICS, SLO, are_alike
-from sextant.law.calibration import beyond_law
+from sextant.law.calibration import beyond_law, moved_elsewhere
 from sextant.law.means import (
     STEP_TERMS,
     BatchLimits,
@@ -67,8 +67,10 @@ class ProbedLoads:
     scheduler: Scheduler
     result: "ProbeResult"
     rows: pd.DataFrame  #: Of `read_probe`, one per load.
-    beyond: np.ndarray
-    """How far TTFT and ITL lie beyond the law, in logarithms, the median over the loads, (2,)."""
+    before: np.ndarray
+    """How far TTFT and ITL lie beyond the law, before these loads joined its fit: logarithms, the
+    median over the loads, (2,)."""
+    left: np.ndarray  #: The same after they did.
     seed: int
 
     def fitted(self, terms: np.ndarray) -> "FittedLaws":
@@ -154,58 +156,69 @@ def _remedy(load: MissedLoad, scheduler: Scheduler) -> str:
 
 
 def probed_loads(
-    case: Case, profile_id: str, scheduler: Scheduler, terms: np.ndarray
-) -> ProbedLoads | None:
-    """Return what was measured on a GPU profile; None: nothing was.
+    case: Case, rows: pd.DataFrame, laws: ReplicaLaws, untold: ReplicaLaws
+) -> ProbedLoads:
+    """Return what was measured on a GPU profile.
 
-    `terms` are the law's, (1 + draws, terms), the likeliest first.
+    Args:
+        case: with a probe.
+        rows: of the probe, of that GPU profile.
+        laws: of the replicas there.
+        untold: the same before the probe joined the fit.
     """
-    probe = case.probe
-    if probe is None:
-        return None
-    probe = probe[probe["gpu_profile_id"] == profile_id]
-    if probe.empty:
-        return None
     from sextant.law.probed_server import ProbeResult  # few questions have a probe
 
-    column = {name: probe[name].to_numpy(float) for name in probe.select_dtypes("number")}
+    column = {name: rows[name].to_numpy(float) for name in rows.select_dtypes("number")}
     inputs = column["input_tokens"]
     outputs = column["output_tokens"].clip(min=2)
     load = MeanLoad(inputs, outputs, case.question.prefix_hit_rate * inputs)
     rates_rps = column[RATE]
 
-    law = broadcast_laws(terms)
-    limits = BatchLimits.of(scheduler)
+    limits = BatchLimits.of(laws.scheduler)
+    likeliest = broadcast_laws(laws.terms[:1])
     # Where TTFT alone was measured at a rate, the law says how many requests are in flight.
-    e2e_ms = open_loop(broadcast_laws(terms[:1]), limits, load, rates_rps).e2e_ms[0]
+    e2e_ms = open_loop(likeliest, limits, load, rates_rps).e2e_ms[0]
     in_flight = np.fmin(requests_in_flight(rates_rps, e2e_ms), limits.most_decoding(load))
     users = np.where(np.isnan(column["users"]), np.maximum(in_flight, 1.0), column["users"])
-    # A rate may saturate the law; the users in flight do not.
-    means = closed_loop(law, limits, load, users)
+
     # Where E2E alone was measured both latencies are in the likeliest law's proportion.
+    means = closed_loop(likeliest, limits, load, users)
     is_whole = np.isnan(column["nttft_ms"]) & np.isnan(column["itl_ms"])
     factor = column["e2e_ms"] / means.e2e_ms[0]
     ttft_ms = np.where(is_whole, factor * means.ttft_ms[0], column["nttft_ms"] * inputs)
     itl_ms = np.where(is_whole, factor * means.itl_ms[0], column["itl_ms"])
-    latencies_ms = np.stack([ttft_ms, itl_ms], axis=-1)
-    drawn_ms = np.stack([means.ttft_ms[1:], means.itl_ms[1:]], axis=-1)
-    beyond = np.median(beyond_law(latencies_ms, drawn_ms), axis=0)
     result = ProbeResult(load, ttft_ms, itl_ms, users, rates_rps)
-    return ProbedLoads(scheduler, result, probe, beyond, case.question.seed)
+    before, left = (_beyond(result, limits, it.terms[1:]) for it in (untold, laws))
+    return ProbedLoads(laws.scheduler, result, rows, before, left, case.question.seed)
+
+
+def _beyond(result: "ProbeResult", limits: BatchLimits, draws: np.ndarray) -> np.ndarray:
+    """Return how far TTFT and ITL lie beyond draws of the law, (draws, terms).
+
+    Logarithms, the median over the loads, (2,).
+    """
+    # A rate may saturate the law; the users in flight do not.
+    means = closed_loop(broadcast_laws(draws), limits, result.load, result.users)
+    measured_ms = np.stack([result.ttft_ms, result.itl_ms], axis=-1)
+    drawn_ms = np.stack([means.ttft_ms, means.itl_ms], axis=-1)
+    return np.asarray(np.median(beyond_law(measured_ms, drawn_ms), axis=0))
 
 
 def scales_elsewhere(probed: Sequence[ProbedLoads], n_draws: int, case: Case) -> np.ndarray:
     """Return factors of the terms of laws on GPU profiles that were not measured.
 
-    As `Calibration.corrected` moves latencies there: by a share of what lies beyond the law, which
-    is not known. Shape (1 + draws, terms); the likeliest law takes the mean share.
+    As `Calibration.corrected` moves latencies there (`moved_elsewhere`). Shape (1 + draws, terms);
+    the likeliest law takes the mean share.
     """
     scales = np.ones((1 + n_draws, len(NAMES)))
     if not probed:
         return scales
-    first, later = np.median([loads.beyond for loads in probed], axis=0)
+    before, left = np.median([(loads.before, loads.left) for loads in probed], axis=0)
     shares = np.append(0.5, np.random.default_rng(case.question.seed).uniform(0, 1, n_draws))
+    of_requests, of_steps = (
+        np.exp(moved_elsewhere(*beyond, shares)) for beyond in zip(before, left, strict=True)
+    )
     for name in STEP_TERMS:
-        scales[:, NAMES.index(name)] = np.exp(later * shares)
-    scales[:, NAMES.index("request_ms")] = np.exp(first * shares)
+        scales[:, NAMES.index(name)] = of_steps
+    scales[:, NAMES.index("request_ms")] = of_requests
     return scales

@@ -42,6 +42,14 @@ class Calibration(NamedTuple):
     columns that `points.frame.judged` adds."""
     samples_ms: np.ndarray  #: Shape (draws, points, 2).
     seed: int
+    untold_ms: np.ndarray | None = None
+    """The law's draws before the measurements joined its fit, (draws, points, 2); None: it saw them
+    as all others, or not at all."""
+
+    @property
+    def before_ms(self) -> np.ndarray:
+        """The law's draws that the measurements are compared with."""
+        return self.samples_ms if self.untold_ms is None else self.untold_ms
 
     def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
         """Return draws that go through the measurements on the same GPU profile.
@@ -50,20 +58,24 @@ class Calibration(NamedTuple):
         over the logarithm of the users). Away from measurements it moves by an unknown share of the
         median error: measurements that contradict the law make the interval wider. What lies beyond
         the law (`beyond_law`) moves loads farther away, as it is the server that the law does not
-        know, not one load of it; and other GPU profiles by the unknown share.
+        know, not one load of it; and other GPU profiles by the unknown share (`moved_elsewhere`).
         """
         samples_ms = samples_ms.copy()
         random = np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
         missed += random.normal(0, MEASUREMENT_NOISE, missed.shape)
         share = random.uniform(0, 1, (len(missed), 1))
-        beyond = beyond_law(self.points[TARGETS].to_numpy(float), self.samples_ms)
+        measured_ms = self.points[TARGETS].to_numpy(float)
+        beyond = beyond_law(measured_ms, self.samples_ms)
+        beyond_before = beyond_law(measured_ms, self.before_ms)
         log_users = np.log(X["users"].to_numpy(float))
         for side, target in enumerate(TARGETS):
             measured = self.points[self.points[target].notna()]
             if len(measured):
                 is_other = ~X["gpu_profile_id"].isin(measured["gpu_profile_id"]).to_numpy()
-                moved = share * np.median(beyond[measured.index, side])
+                before = float(np.median(beyond_before[measured.index, side]))
+                left = float(np.median(beyond[measured.index, side]))
+                moved = moved_elsewhere(before, left, share)
                 samples_ms[:, is_other, side] *= np.exp(moved)
             for profile_id, part in measured.groupby("gpu_profile_id"):
                 rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
@@ -93,7 +105,7 @@ class Calibration(NamedTuple):
 
         Measurements within a fifth of the law's median are left out.
         """
-        bounds = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0)
+        bounds = np.quantile(self.before_ms, [0.5, *INTERVAL], axis=0)
         ranked = []
         for number, row in enumerate(self.points.to_dict("records")):
             for side, target in enumerate(TARGETS):
@@ -127,6 +139,20 @@ def beyond_law(measured_ms: np.ndarray, samples_ms: np.ndarray) -> np.ndarray:
     low, high = np.log(np.quantile(samples_ms, INTERVAL, axis=0))
     logs = np.log(measured_ms)
     return np.nan_to_num(logs - np.clip(logs, low, high), posinf=0.0, neginf=0.0)
+
+
+def moved_elsewhere(before: float, left: float, share: np.ndarray) -> np.ndarray:
+    """Return by how much draws move on GPU profiles that were not measured, in logarithms.
+
+    Whether the LLM or one server of it is off the law is not known: other profiles are by a share
+    of what lies beyond the law. A fit that believes the measurements has moved them by all of it.
+
+    Args:
+        before: what lies beyond the law, before the measurements joined its fit.
+        left: the same after they did.
+        share: from 0, the server alone, to 1, the LLM.
+    """
+    return share * before - (before - left)
 
 
 def _moved(

@@ -41,10 +41,17 @@ def fit_or_restore(
     libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
     rows = (_digest(training), _digest(references))
     path = kept_path("fit", f"{law_digest()} {libraries} {model.seed}", *rows)
+    untold = model
+    if references is not None:
+        untold = Roofline(model.slo, model.profiles, model.seed)
+        fit_or_restore(untold, training, None)
+        model.untold_ = untold
     if _read(path, lambda arrays: model.restore(training.X, arrays)):
         return
-    if references is not None or not use_shipped(model, training):
-        model.fit(training, references)
+    if references is not None:
+        model.tell(untold, training, references)
+    elif not use_shipped(model, training):
+        model.fit(training)
     keep_arrays(path, model.arrays())
 
 

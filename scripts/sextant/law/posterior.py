@@ -230,7 +230,7 @@ class Posterior(NamedTuple):
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
         design = self.law.design(X)
         at_mean = np.zeros((1, len(self.law.own)))
-        return self._parts(design, X, self._most_likely(design)[None], at_mean).parameters()[0]
+        return self._parts(design, X, self.likeliest(design)[None], at_mean).parameters()[0]
 
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
@@ -260,7 +260,7 @@ class Posterior(NamedTuple):
         """
         design = self.law.design(X)
         drawn = self._coefficients(design, n, seed)
-        coefficients = np.concatenate([self._most_likely(design)[None], drawn])
+        coefficients = np.concatenate([self.likeliest(design)[None], drawn])
         units = self._own_units(n, seed)
         units = np.concatenate([np.zeros((1, units.shape[1])), units])
         return self._parts(design, X, coefficients, units).parameters()
@@ -300,7 +300,7 @@ class Posterior(NamedTuple):
         columns = [column for column, name in enumerate(design.names) if name in place_of]
         return columns, [place_of[design.names[column]] for column in columns]
 
-    def _most_likely(self, design: Design) -> np.ndarray:
+    def likeliest(self, design: Design) -> np.ndarray:
         """Return a design's coefficients at their mean, (effects,)."""
         fitted = dict(zip(self.names, self.mean, strict=True))
         pairs = zip(design.names, design.mean, strict=True)

@@ -14,7 +14,7 @@ from sextant.base.errors import InputError
 from sextant.base.threads import one_thread
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows, fill_undrafted
-from sextant.law.fit import Checkpoint, finish_fit, fit_law
+from sextant.law.fit import Checkpoint, LawProblem, finish_fit, fit_law, fit_law_near
 from sextant.law.fit_arrays import (
     arrays_of_checkpoint,
     arrays_of_correction,
@@ -56,6 +56,7 @@ class Roofline(JointPredictor):
     its predictions move.
     """
 
+    untold_: "Roofline | None" = None
     posterior_: Posterior
     correction_: Correction
     checkpoint_: Checkpoint
@@ -69,28 +70,41 @@ class Roofline(JointPredictor):
 
     def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train on points, and on the few of the new LLM; without any the law's prior is left."""
+        if references is not None and len(references.X):
+            untold = Roofline(self.slo, self.profiles, self.seed).fit(training)
+            return self.tell(untold, training, references)
         X, y = _plausible(training)
         self.has_steps = _has_steps(X)
-        if references is not None and len(references.X):
-            X = fill_undrafted(pd.concat([X, references.X]))
-            y = pd.concat([y, references.y])
-        y_ms = y[TARGETS].to_numpy(float)
         if X.empty:
             self.posterior_ = prior(LAW)
             self.correction_ = Correction([])
             return self
 
         with one_thread():
-            fitted = fit_law(LAW, X, y_ms)
-            if references is not None and self.has_steps:
-                # One cell says less about the LLM's other cells than the fit of many cells assumes.
-                fitted = fit_law(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
+            fitted = fit_law(LAW, X, y[TARGETS].to_numpy(float))
             self.correction_ = learn_correction(fitted, X, self.seed)
-            # Of an LLM that is measured itself, its own points say how far off the law is.
-            is_blind = references is None and self.has_steps
-            factors = unseen_factors(fitted, X) if is_blind else {}
+            factors = unseen_factors(fitted, X) if self.has_steps else {}
         self.posterior_ = fitted.posterior._replace(unseen_factors=factors)
         self.checkpoint_ = fitted.checkpoint
+        return self
+
+    def tell(self, untold: "Roofline", training: TrainingRows, references: TrainingRows) -> Self:
+        """Train on the points of another fit and on what the asker measured of the new LLM."""
+        X, y = (pd.concat(parts) for parts in zip(_plausible(training), references, strict=True))
+        X = fill_undrafted(X)
+        y_ms = y[TARGETS].to_numpy(float)
+        problem = LawProblem.of(LAW, X, y_ms, n_told=len(references.X))
+        with one_thread():
+            fitted = fit_law_near(problem, untold.posterior_)
+            if untold.has_steps:
+                # One cell says less about the LLM's other cells than the fit of many cells assumes.
+                misfit = pair_misfit(fitted, X, deployments(X))
+                fitted = fit_law_near(problem, fitted.posterior, misfit)
+            self.correction_ = learn_correction(fitted, X, self.seed)
+        self.has_steps = untold.has_steps
+        self.posterior_ = fitted.posterior
+        self.checkpoint_ = fitted.checkpoint
+        self.untold_ = untold
         return self
 
     def start_arrays(self) -> dict[str, np.ndarray]:

@@ -158,6 +158,10 @@ class PointPredictor(Predictor):
 class JointPredictor(Predictor):
     """Draws latencies that the LLM may have: medians, intervals and probabilities follow."""
 
+    untold_: "JointPredictor | None" = None
+    """The predictor without what the asker measured of the LLM; None: nothing was measured, or it
+    is not known apart."""
+
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (draws, rows of `X`, 2).
 
