@@ -133,6 +133,24 @@ def test_draws_go_through_what_was_measured_and_spread_away_from_it() -> None:
     assert (capped[:, [1, 2]] > 1e9).all() and np.array_equal(capped[:, [0, 3]], moved[:, [0, 3]])
 
 
+def test_a_law_that_believes_a_measurement_leaves_other_gpu_profiles_in_doubt() -> None:
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"gpu_profile_id": list("ab"), "users": [16, 16]})
+    untold_ms = random.lognormal(3, 0.1, (1000, 2, 2))
+    # The fit that was told has moved both profiles by the whole of it.
+    points = X.iloc[[0]].assign(nttft_ms=60.0, itl_ms=60.0)
+    told_ms = untold_ms * 60 / 20.1
+    own = Calibration(points, told_ms[:, [0]], 0, untold_ms[:, [0]])
+    low, middle, high = np.quantile(own.corrected(X, told_ms), [0.05, 0.5, 0.95], axis=0)
+    assert middle[0] == pytest.approx([60, 60], rel=0.01)
+    # It may be the server, not the LLM: then the other profile is as it was, but for the interval.
+    beyond = 60 / np.quantile(untold_ms[:, 0], 0.95, axis=0)
+    assert middle[1] == pytest.approx(60 / beyond**0.5, rel=0.05)
+    assert ((low[1] < 1.1 * 60 / beyond) & (high[1] > 0.9 * 60)).all()
+    # What the asker hears is how far the law was, not how close it is now.
+    assert {row.latency for row in own.contradictions()} == {"nttft", "itl"}
+
+
 @pytest.mark.parametrize(
     ("header", "row"), [("tpot_ms", "60"), ("e2e_ms", "2000"), ("ttft_ms", "900")]
 )

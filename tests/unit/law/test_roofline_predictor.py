@@ -110,7 +110,13 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
     assert np.array_equal(again.sample(HELD_OUT.X), model.sample(HELD_OUT.X))
     fit_or_restore(Roofline(LIMITS, PROFILES, 1), TRAINING, None)
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING.without(["tiny"]), None)
-    fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, HELD_OUT.on([*PROFILES][:1]))
+    told = HELD_OUT.on([*PROFILES][:1])
+    beside = [Roofline(LIMITS, PROFILES, 0) for _ in ("fitted", "restored")]
+    for it in beside:
+        fit_or_restore(it, TRAINING, told)
+        assert np.array_equal(it.untold_.sample(HELD_OUT.X), model.sample(HELD_OUT.X))
+    first, second = (it.sample(HELD_OUT.X) for it in beside)
+    assert np.array_equal(first, second)
     assert len([*(tmp_path / "sextant").iterdir()]) == 4
     # Other equations give another fit.
     (tmp_path / "other.py").write_text("other")

@@ -6,7 +6,7 @@ import pandas as pd
 from sextant.facts.gpu import GPUS, load_gpu, profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.law.fact_rows import fact_rows
-from sextant.law.fit import fit_law
+from sextant.law.fit import LawProblem, fit_law, fit_law_near
 from sextant.law.posterior import columns_of, unseen_key
 from sextant.law.roofline import Roofline
 from sextant.law.terms import LAW
@@ -101,3 +101,36 @@ def test_a_maker_whom_nobody_measured_is_less_certain() -> None:
     )
     assert load_gpu(GPUS, "MI300X-192GB").maker == "AMD"
     assert unknown > 1.2 * known
+
+
+def test_what_the_asker_measured_is_believed_however_far_from_the_law_it_is() -> None:
+    X = rows()
+    y_ms = latencies(X, 0.1)
+    is_asked = (X["llm_id"] == ASKED).to_numpy()
+    known, others_ms = X[~is_asked].reset_index(drop=True), y_ms[~is_asked]
+    slow, slow_ms = X[is_asked].reset_index(drop=True), 4 * y_ms[is_asked]
+    is_told = ((slow["users"] == 64) & (slow["gpu_profile_id"] == "8xH100-80GB")).to_numpy()
+    told = TrainingRows(slow[is_told], pd.DataFrame(slow_ms, columns=TARGETS)[is_told])
+    model = trained(known, others_ms, told)
+
+    factors = np.median(model.sample(slow), axis=0) / slow_ms
+    assert np.abs(np.log(factors[is_told])).max() < np.log(1.1)
+    # Other loads and the other GPU profile follow, and less surely.
+    assert np.abs(np.log(factors)).max() < np.log(1.6)
+    assert widths(model, slow)[is_told] < widths(model, slow[~is_told]).min()
+    # Before it was told, the model is that of the others.
+    assert model.untold_ is not None
+    untold = trained(known, others_ms)
+    assert np.array_equal(model.untold_.sample(slow), untold.sample(slow))
+
+
+def test_a_fit_from_nearly_the_same_points_is_where_all_iterations_end() -> None:
+    X = rows()
+    y_ms = latencies(X, 0.1)
+    n_told = 3
+    near = fit_law(LAW, X[:-n_told], y_ms[:-n_told]).posterior
+    further = fit_law_near(LawProblem.of(LAW, X, y_ms), near)
+    whole = fit_law(LAW, X, y_ms)
+    phi, exact = (it.posterior.most_likely(X) for it in (further, whole))
+    missed = LAW.predict_log(phi, columns_of(X)) - LAW.predict_log(exact, columns_of(X))
+    assert np.abs(missed).max() < 0.02
