@@ -123,3 +123,15 @@ def test_points_that_cannot_be_say_nothing_of_the_llm_itself() -> None:
     assert own_source_points(case, MEDIANS, case.source.characterization.profiles).empty
     model = make_predictor(question, case.source.characterization.profiles)
     assert fit_predictor(model, case, CHATS).forecast(case, CHATS).calibration is None
+
+
+def test_steps_are_no_shorter_for_more_users_where_fewer_ran_than_are_stated() -> None:
+    # Points of 512 users were of 4 to 64 at once: TPOT fell to 5.6 ms, from 14.8 at 64 users.
+    llm = ROOT / "resources" / "llms" / "openai__gpt-oss-120b.json"
+    profile = "2xH100-80GB"
+    case = case_of(replace(MEASURED, hf_config=llm, dtype=None, gpu_profile_ids=(profile,)))
+    model = make_predictor(case.question, case.gpu_profiles)
+    forecast = fit_predictor(model, case, CHATS).forecast(case, CHATS)
+    rows = case.rows_at(forecast.model, [64, 128, 256, 512])
+    itl_by_users = np.median(forecast.draw(rows).samples_ms[..., 1], axis=0)
+    assert (np.diff(itl_by_users) > 0).all()

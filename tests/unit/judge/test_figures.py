@@ -81,7 +81,7 @@ def test_the_text_has_a_row_for_each_group_and_says_what_is_set_aside() -> None:
     frame = table()
     frame.loc[39, "is_impossible"] = True
     judged = group_figures(frame)
-    note = "Set aside: 1 points (1 of a), whose work takes longer than the time measured."
+    note = "Set aside: 1 points (1 of a) that cannot be."
     found = Comparison([{"predictor": "roofline"}], [], {"roofline": judged}, [note])
     document = comparison_document(found)
     text = as_text(document)

@@ -43,5 +43,5 @@ def test_a_run_with_a_prefix_cache_is_named(tmp_path, ttft_ms, tpot_ms, is_set_a
     out = ("--out", tmp_path / "out")
     said = sextant("import-characterization", "vllm-bench", "--from", file, *out, *measured)
     assert "1 point" in said
-    words = "Set aside: 1 point (1 of meta-llama__Llama-3.1-8B-Instruct), whose work takes"
+    words = "Set aside: 1 point (1 of meta-llama__Llama-3.1-8B-Instruct) that cannot be"
     assert (words in said) == ("Set aside" in said) == is_set_aside
