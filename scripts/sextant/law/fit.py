@@ -278,6 +278,15 @@ class LeftOut(NamedTuple):
         return np.asarray((self.own_slopes**2 @ scales**2).reshape(2, -1).T)
 
 
+class _Start(NamedTuple):
+    """From where a fit goes on."""
+
+    coefficients: np.ndarray  #: Of the effects, (effects,).
+    spreads: "_Spreads"
+    scales: dict[str, np.ndarray]  #: Of the errors, as `LawProblem.error_scales` returns them.
+    weights: np.ndarray  #: Of each latency, (rows, 2).
+
+
 def fit_law(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> LawFit:
     """Fit a law to points.
 
@@ -315,15 +324,6 @@ def fit_law_near(
     start = _Start(coefficients, spreads, scales, weights)
     n_done = _ITERATIONS - _FURTHER_ITERATIONS if near.names else 0
     return _iterated(problem, start, range(n_done, _ITERATIONS))
-
-
-class _Start(NamedTuple):
-    """From where a fit goes on."""
-
-    coefficients: np.ndarray  #: Of the effects, (effects,).
-    spreads: "_Spreads"
-    scales: dict[str, np.ndarray]  #: Of the errors, as `LawProblem.error_scales` returns them.
-    weights: np.ndarray  #: Of each latency, (rows, 2).
 
 
 def _iterated(problem: LawProblem, start: _Start, iterations: range) -> LawFit:

@@ -73,6 +73,7 @@ class Roofline(JointPredictor):
         if references is not None and len(references.X):
             untold = Roofline(self.slo, self.profiles, self.seed).fit(training)
             return self.tell(untold, training, references)
+        self.untold_ = None
         X, y = _plausible(training)
         self.has_steps = _has_steps(X)
         if X.empty:
