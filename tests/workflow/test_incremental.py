@@ -342,7 +342,7 @@ EDITS: dict[str, Counter[str]] = {
     "rightsize/rightsize.py": Counter(),
     "serve/server.py": Counter(),
     "simulate/cache_depths.py": TRACE_PAGE,
-    "simulate/steps.py": Counter(write_report=1, evaluate_predictor=1, build_store=1),
+    "simulate/steps.py": Counter(write_report=1),
     "studies/pareto.py": Counter(),  # the project has no study
     "trace/rules.py": TRACE_PAGE,  # the page says what ingest left out
     "workload/fit.py": TRACE_PAGE,

@@ -469,7 +469,7 @@ class Case:
             return []
         from sextant.ask.probe import other_lengths_notes, uncounted_notes  # few questions have one
 
-        use = "they join the fit alone, which hardly moves this answer"
+        use = "they join the fit, which this answer follows; no limit is judged by them"
         uncounted = uncounted_notes(self.probe)
         if has_steps:
             use = "the law of a step takes them over, and no limit is judged by them"

@@ -134,7 +134,7 @@ def _missed_note(profile_id: str, laws: ReplicaLaws) -> str:
         are = "is" if n_more == 1 else "are"
         others = f"; {plural(n_more, 'more load')} {are} off by over {MOST_MISSED:.0%}"
     return (
-        f"No law found gives what was measured on {profile_id}: {load} this one has "
+        f"No law found gives what was measured on {profile_id}: {load} the closest has "
         f"{' and '.join(latencies)}{others}. {_remedy(worst, laws.scheduler)}"
     )
 

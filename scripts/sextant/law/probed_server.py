@@ -33,17 +33,19 @@ from sextant.simulate.server import NAMES, Scheduler, StepLaw
 from sextant.simulate.simulation import Simulation, simulate, simulate_closed
 from sextant.workload.requests import RequestStream
 
+_OF_SEQUENCES: TermGroup = ("sequence_ms", "kv_token_ms")
 _GROUPS: tuple[TermGroup, ...] = (
     ("request_ms",),
     STEP_TERMS,
     ("prefill_token_ms", "prefill_pair_ms", "prompt_step_ms"),
-    ("sequence_ms", "kv_token_ms"),
+    _OF_SEQUENCES,
 )
 _SD = (1.5, 0.4, 0.15, 0.15)
 """Spread of each group's log scale. What a deployment adds to a request is not known before; the
 time of steps is, up to this, and so are the parts that prompts and sequences have in it."""
 _UNTOLD_SD = 0.01
-"""The same of what a deployment adds to a request, where no TTFT was measured: the law's stays."""
+"""The same of what was not measured: without a TTFT what a deployment adds to a request, without an
+ITL the time of steps and of their sequences. The law's stays."""
 
 _ROUNDS = 8
 """Most simulations in which the closed form's difference is removed."""
@@ -94,6 +96,9 @@ class ProbeResult:
         spread = np.array(_SD)
         if np.isnan(self.ttft_ms).all():
             spread[_GROUPS.index(("request_ms",))] = _UNTOLD_SD
+        # A rate tells of steps without an ITL, too: the server bears it.
+        if np.isnan(self.itl_ms).all() and not self.is_open.any():
+            spread[[_GROUPS.index(STEP_TERMS), _GROUPS.index(_OF_SEQUENCES)]] = _UNTOLD_SD
         return spread
 
     def means(self, law: StepLaw, limits: BatchLimits, near: Near = None) -> Means:

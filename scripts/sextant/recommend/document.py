@@ -310,9 +310,9 @@ def _change_lines(answer: PredictedRecommendation) -> list[str]:
         option = change.option
         words = chance_words(option) if option.gpu_profile_id else "no option"
         lines.append(f"{change.name}: {words}")
-    again = "another" if answer.has_probe else "a"
     probe = answer.findings.best_probe
-    return [*lines, f"{again} measurement on {probe} would tell most (--probe)"]
+    more = f"one more measurement, on {probe}," if answer.has_probe else f"a measurement on {probe}"
+    return [*lines, f"{more} would tell most (--probe)"]
 
 
 def _drafting_table(findings: Findings) -> Table:

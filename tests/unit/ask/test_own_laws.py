@@ -74,6 +74,22 @@ def test_users_and_the_rate_that_they_send_need_alike_replicas() -> None:
     assert of_users["replicas"] <= of_rate["replicas"] <= of_users["replicas"] + 1
 
 
+@pytest.mark.parametrize("factor", [0.3, 4.0])
+def test_a_probe_moves_gpus_that_the_sources_measured_the_way_it_moves_the_law(
+    tmp_path, factor
+) -> None:
+    itl_untold, *_ = itl_ms(case_of(MEASURED), 0, [64])
+    probe = tmp_path / "probe.csv"
+    probe.write_text(
+        "gpu_profile_id,users,input_tokens,output_tokens,ttft_ms,tpot_ms\n"
+        f"8xH200-141GB,64,1024,1024,{factor * 150:g},{factor * 15:g}\n"
+    )
+    itl_told, *_ = itl_ms(case_of(replace(MEASURED, probe=probe)), 0, [64])
+    # The source's own points there say how much of it holds.
+    assert (itl_told > itl_untold).all() == (factor > 1)
+    assert np.abs(np.log(itl_told / itl_untold)).max() < np.log(1.5)
+
+
 def test_drafts_gain_on_a_measured_llm_what_they_gain_by_the_law() -> None:
     drafting = {"speculative": "eagle3", "draft_tokens": 2}
     plain, drafted = (

@@ -20,12 +20,12 @@ def test_a_missed_load_is_one_line_with_its_size_and_what_to_give() -> None:
     assert missed_notes({"a": LAWS}) == []
     (note,) = missed_notes({"a": replace(LAWS, missed=(SLOW, at_rate)), "b": LAWS})
     assert note.startswith(
-        "No law found gives what was measured on a: with 16 users this one has TPOT 13 ms, "
+        "No law found gives what was measured on a: with 16 users the closest has TPOT 13 ms, "
         "measured 40 ms (-68%); 1 more load is off by over 10%. "
     )
     assert "--max-num-batched-tokens" in note
     (note,) = missed_notes({"a": replace(LAWS, missed=(at_rate,))})
-    assert "at 2.5 requests/s this one has TTFT 112 ms, measured 100 ms (+12%). " in note
+    assert "at 2.5 requests/s the closest has TTFT 112 ms, measured 100 ms (+12%). " in note
 
 
 def test_requests_that_wait_while_few_decode_ask_for_the_servers_own_limit() -> None:

@@ -130,6 +130,16 @@ def test_without_a_ttft_what_a_request_takes_beside_the_engine_stays() -> None:
     assert fitted.values[:, NAMES.index("request_ms")] == pytest.approx(LAW.request_ms, rel=0.1)
 
 
+def test_without_an_itl_the_time_of_steps_stays() -> None:
+    ttft_ms, itl_ms = simulated_ms(scaled(20.0, "request_ms"), 64)
+    probe = ProbeResult(LOAD, np.array([ttft_ms]), np.array([np.nan]), np.array([64.0]))
+    law = StepLaw.of(fit_laws_to_probe(LAW.array()[None], SCHEDULER, probe).values[0])
+    found_ttft_ms, found_itl_ms = simulated_ms(law, 64)
+    assert found_ttft_ms == pytest.approx(ttft_ms, rel=0.15)
+    # The TTFT alone was once given back by steps that take three times as long.
+    assert found_itl_ms == pytest.approx(itl_ms, rel=0.2)
+
+
 def test_draws_lie_around_the_likeliest_law_where_the_closed_form_is_off() -> None:
     server = SERVERS["slow sequences"]
     users = [1, 16, 64]

@@ -209,7 +209,7 @@ def test_a_probe_moves_the_prediction_towards_it(weighing, tmp_path) -> None:
     load = answer["latency"]["users"]
     predicted = weighing.forecast.latencies_at("2xA100-40GB", load)
     assert answer["latency"]["itl_ms"] > 1.15 * predicted["itl_ms"]
-    assert "another measurement on" in answer["text"]
+    assert "one more measurement, on" in answer["text"]
 
 
 def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, weighing) -> None:

@@ -83,7 +83,7 @@ def test_loads_that_are_not_given_back_or_of_other_lengths_are_said(
     found = json.loads(run(*load, "--format", "json"))
     run(*load, "--out", str(page))
     (said,) = [line for line in found["warnings"] if line.startswith("No law found gives")]
-    assert "measured on 1xH100-80GB: with 4 users this one has TTFT" in said
+    assert "measured on 1xH100-80GB: with 4 users the closest has TTFT" in said
     assert "measured 30 ms (-" in said and "--max-num-seqs" in said
     (said_lengths,) = [line for line in found["warnings"] if " of --probe has requests" in line]
     assert "1 of 2 loads" in said_lengths and "the law of a step takes them over" in said_lengths
