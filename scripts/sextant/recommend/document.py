@@ -140,9 +140,13 @@ def _cautions(answer: PredictedRecommendation) -> list[str]:
         users = ""
         if miss.option.users_per_replica is not None:
             users = f" with {plural(miss.option.users_per_replica, 'user')} a replica"
+        median_ms = miss.latencies_ms[metric]
+        breaks = "breaks its limit"
+        if median_ms <= limit.limit_ms:
+            breaks = "keeps its limit in too few draws"
         return [
             f"Nearest: {chance_words(miss.option)}. "
-            f"{METRICS[metric]} breaks its limit: {number(miss.latencies_ms[metric])} ms{users}, "
+            f"{METRICS[metric]} {breaks}: {number(median_ms)} ms{users}, "
             f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
             f"With {limits_words(answer.slo.limits, 'a limit')} {miss.fair_factor:.3g} times as "
             f"high its probability is {FAIR:g}, {safe} {SAFE:g}. Raise "

@@ -69,7 +69,12 @@ def test_users_that_broke_a_limit_send_a_rate_that_is_offered_to_no_replica(tmp_
     probe.write_text(f"gpu_profile_id,users,ttft_ms,tpot_ms\n{rows}")
     what = {"hf_config": LLAMA, "requests": REQUESTS, "gpu_profile_ids": ("1xH100-80GB",)}
     slo = SLO("asked", **LIMITS, request_rate_rps=24.0)
-    answer = recommended(Question(slo, **what, probe=probe, risk=0.1))
+    asked = Question(slo, **what, probe=probe)
+    # No law gives both loads, so little is sure of others.
+    unsure = recommended(replace(asked, risk=0.1))
+    assert unsure["replicas"] is None
+    assert "TTFT keeps its limit in too few draws" in unsure["text"]
+    answer = recommended(replace(asked, risk=0.4))
     # 6 users, each of whom gets an answer in 500 + 65 × 15 ms.
     broken_rps = 6 / (0.5 + 65 * 0.015)
     assert answer["replicas"] > 24 / broken_rps
