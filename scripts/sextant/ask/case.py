@@ -460,21 +460,14 @@ class Case:
         lengths = self.lengths[0]
         return read_probe(self.question.probe, self.llm_id, self.llm, gpu_profiles, lengths)
 
-    def probe_notes(self, *, has_steps: bool) -> list[str]:
-        """Return which measured loads have requests unlike the asked ones, and what they count for.
-
-        `has_steps`: whether the answer comes from laws of a step.
-        """
+    def probe_notes(self, *, has_steps: bool, is_limit_stated: bool = False) -> list[str]:
+        """Return what to know of the measured loads, as `probe.notes_on` says it."""
         if self.probe is None:
             return []
-        from sextant.ask.probe import other_lengths_notes, uncounted_notes  # few questions have one
+        from sextant.ask.probe import notes_on  # few questions have one
 
-        use = "they join the fit, which this answer follows; no limit is judged by them"
-        uncounted = uncounted_notes(self.probe)
-        if has_steps:
-            use = "the law of a step takes them over, and no limit is judged by them"
-            uncounted = []
-        return other_lengths_notes(self.probe, self.lengths, use) + uncounted
+        stated = {"has_steps": has_steps, "is_limit_stated": is_limit_stated}
+        return notes_on(self.probe, self.lengths, **stated)
 
     def training_rows(
         self,

@@ -165,7 +165,7 @@ def find_laws(
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
         *case.assumed_notes(),
-        *case.probe_notes(has_steps=True),
+        *case.probe_notes(has_steps=True, is_limit_stated=settings.max_num_seqs is not None),
         *([DRAFTED_ITL] if case.question.speculative else []),
     ]
     model = fit_medians(case)

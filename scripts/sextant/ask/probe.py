@@ -13,7 +13,7 @@ from pydantic import Field
 from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.probe_bounds import PossibleLatencies
 from sextant.base.sheets import Row, load_sheet
-from sextant.facts.answer_times import answer_ms, requests_in_flight
+from sextant.facts.answer_times import answer_ms, rate_of_users, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import ALIKE, Latencies, are_alike
@@ -21,6 +21,8 @@ from sextant.pages.words import number, plural, under_load
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, TARGETS
 
 RATE = "request_rate_rps"
+_MOST_WAIT = 0.5
+"""Share of the users who decode, below which most of them wait."""
 _MOST_BESIDE = 2.0
 """Factor between latencies that say the same, also where they are percentiles of each."""
 
@@ -94,6 +96,26 @@ def read_probe(
     return pd.DataFrame(measurements, columns=columns)
 
 
+def notes_on(
+    probe: pd.DataFrame, lengths: np.ndarray, *, has_steps: bool, is_limit_stated: bool
+) -> list[str]:
+    """Return which measured loads are unlike the asked ones, and what else counts of them.
+
+    Args:
+        probe: what `read_probe` returns.
+        lengths: mean input and output tokens of the asked requests, (1, 2).
+        has_steps: whether the answer comes from laws of a step.
+        is_limit_stated: whether it is told how many requests a server runs at once.
+    """
+    use = "they join the fit, which this answer follows; no limit is judged by them"
+    uncounted = uncounted_notes(probe)
+    if has_steps:
+        use = "the law of a step takes them over, and no limit is judged by them"
+        uncounted = []
+    queued = [] if is_limit_stated else queue_notes(probe)
+    return [*other_lengths_notes(probe, lengths, use), *uncounted, *queued]
+
+
 def other_lengths_notes(probe: pd.DataFrame, lengths: np.ndarray, use: str) -> list[str]:
     """Return that measured loads have requests unlike the asked ones; nothing where none has.
 
@@ -126,6 +148,28 @@ def uncounted_notes(probe: pd.DataFrame) -> list[str]:
         f"{n_unknown} of {plural(len(probe), 'load')} of --probe: TTFT alone at a request rate "
         "does not say how many users are in flight, so this answer for users leaves it out. Give "
         "TPOT or E2E too."
+    ]
+
+
+def queue_notes(probe: pd.DataFrame) -> list[str]:
+    """Return at which measured users most requests waited for a first token; nothing where few did.
+
+    By Little's law as many decode as requests a second, times the time after the first token.
+    """
+    later_ms = probe["itl_ms"] * (probe["output_tokens"] - 1)
+    ttft_ms = probe["nttft_ms"] * probe["input_tokens"]
+    rate_rps = rate_of_users(probe["users"], ttft_ms + later_ms)
+    decoding = requests_in_flight(rate_rps, later_ms)
+    is_queue = (probe["users"] > 1) & (decoding < _MOST_WAIT * probe["users"])
+    if not is_queue.any():
+        return []
+    row = probe[is_queue].iloc[0]
+    few = max(round(float(decoding[is_queue].iloc[0])), 1)
+    return [
+        f"Of {plural(int(row['users']), 'user')} measured on {row['gpu_profile_id']} about {few} "
+        "decoded at once (Little's law): the others waited for a first token. If the server runs "
+        "no more requests at once, give its --max-num-seqs (`sextant capacity` and `simulate` have "
+        "it); without it prompts are taken to last that long."
     ]
 
 

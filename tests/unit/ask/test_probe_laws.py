@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from made_up_laws import made_up_laws
-from sextant.ask.probe import other_lengths_notes
+from sextant.ask.probe import other_lengths_notes, queue_notes
 from sextant.ask.probe_laws import missed_notes
 from sextant.decide.missed_rates import MissedLatency, MissedLoad
 
@@ -48,3 +48,20 @@ def test_loads_of_requests_unlike_the_asked_ones_are_said() -> None:
         "(300 input and 250 output tokens on b; 1,100 and 220 asked about): they join the fit alone"
     )
     assert other_lengths_notes(probe[:1], np.array([[1100.0, 220.0]]), "") == []
+
+
+def test_measured_users_most_of_whom_wait_are_told_from_users_who_decode() -> None:
+    probe = pd.DataFrame(
+        {
+            "gpu_profile_id": "a",
+            "users": [64, 64],
+            "input_tokens": 800.0,
+            "output_tokens": 201.0,
+            "nttft_ms": [0.2, 10.5],
+            "itl_ms": [14.0, 14.0],
+        }
+    )
+    assert not queue_notes(probe[:1])
+    (note,) = queue_notes(probe)
+    # 200 tokens of 14 ms take 2.8 s, a first token 8.4 s: a quarter of 64 users decode.
+    assert "Of 64 users measured on a about 16 decoded at once" in note and "--max-num-seqs" in note
