@@ -466,8 +466,9 @@ class Case:
             return []
         from sextant.ask.probe import notes_on  # few questions have one
 
-        stated = {"has_steps": has_steps, "is_limit_stated": is_limit_stated}
-        return notes_on(self.probe, self.lengths, **stated)
+        return notes_on(
+            self.probe, self.lengths, has_steps=has_steps, is_limit_stated=is_limit_stated
+        )
 
     def training_rows(
         self,

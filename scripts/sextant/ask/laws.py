@@ -289,13 +289,13 @@ class _GPULaws:
         probed = self._probed_loads(drawn)
         through_points = self._through(points, drawn)
         elsewhere = scales_elsewhere([*probed.values()], n_draws, case)
-        known = {*points["gpu_profile_id"], *probed}
+        measured_profiles = {*points["gpu_profile_id"], *probed}
         laws = {}
         for name, terms in through_points.items():
             loads = probed.get(name)
             likely = terms[: 1 + n_draws]
             # Where a source measured the LLM, its points say how much of a probe holds there.
-            if name not in known:
+            if name not in measured_profiles:
                 likely = likely * elsewhere
             measured = rate_measurements(case, name)
             laws[name] = ReplicaLaws(drawn[name].scheduler, likely, measured)

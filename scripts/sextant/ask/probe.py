@@ -13,7 +13,7 @@ from pydantic import Field
 from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.probe_bounds import PossibleLatencies
 from sextant.base.sheets import Row, load_sheet
-from sextant.facts.answer_times import answer_ms, rate_of_users, requests_in_flight
+from sextant.facts.answer_times import answer_ms, requests_decoding, requests_in_flight
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import ALIKE, Latencies, are_alike
@@ -154,12 +154,11 @@ def uncounted_notes(probe: pd.DataFrame) -> list[str]:
 def queue_notes(probe: pd.DataFrame) -> list[str]:
     """Return at which measured users most requests waited for a first token; nothing where few did.
 
-    By Little's law as many decode as requests a second, times the time after the first token.
+    By Little's law the share of an answer after its first token is that of the users who decode.
     """
     later_ms = probe["itl_ms"] * (probe["output_tokens"] - 1)
     ttft_ms = probe["nttft_ms"] * probe["input_tokens"]
-    rate_rps = rate_of_users(probe["users"], ttft_ms + later_ms)
-    decoding = requests_in_flight(rate_rps, later_ms)
+    decoding = requests_decoding(probe["users"], ttft_ms, later_ms)
     is_queue = (probe["users"] > 1) & (decoding < _MOST_WAIT * probe["users"])
     if not is_queue.any():
         return []

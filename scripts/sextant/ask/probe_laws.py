@@ -12,7 +12,12 @@ from sextant.ask.probe import RATE
 from sextant.base.files import Row, frame_rows
 from sextant.decide.latency_surface import ReplicaLaws
 from sextant.decide.missed_rates import UNMEASURED, MissedLatency, MissedLoad, RateMeasurements
-from sextant.facts.answer_times import rate_of_users, requests_in_flight
+from sextant.facts.answer_times import (
+    answer_ms,
+    rate_of_users,
+    requests_decoding,
+    requests_in_flight,
+)
 from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import beyond_law, moved_elsewhere
 from sextant.law.means import (
@@ -85,7 +90,7 @@ class ProbedLoads:
         measured_ms = np.stack([result.ttft_ms, result.itl_ms], axis=-1)
         given_ms = np.exp(fitted.missed) * measured_ms
         decode_ms = result.load.later_tokens * result.itl_ms
-        decoding = result.users * decode_ms / (result.ttft_ms + decode_ms)
+        decoding = requests_decoding(result.users, result.ttft_ms, decode_ms)
         loads = []
         for load, row in enumerate(frame_rows(self.rows)):
             if missed := _missed_latencies(row, *given_ms[load].tolist()):
@@ -100,7 +105,7 @@ def _missed_latencies(row: Row, ttft_ms: float, itl_ms: float) -> tuple[MissedLa
 
     Its means are given. E2E counts where one of its parts was not measured.
     """
-    e2e_ms = ttft_ms + (row["output_tokens"] - 1) * itl_ms
+    e2e_ms = float(answer_ms(ttft_ms, itl_ms, row["output_tokens"]))
     given = {"ttft": ttft_ms, "nttft": ttft_ms / row["input_tokens"], "e2e": e2e_ms}
     given |= {"itl": itl_ms, "tpot": itl_ms}
     stated = [name for name in METRICS if row[f"own_{name}_ms"] is not None]

@@ -23,3 +23,11 @@ def requests_in_flight(rate_rps: Any, e2e_ms: Any) -> Any:
 def rate_of_users(users: Any, e2e_ms: Any) -> Any:
     """Return the requests a second of users who wait for answers all the time."""
     return 1e3 * users / e2e_ms
+
+
+def requests_decoding(users: Any, ttft_ms: Any, later_ms: Any) -> Any:
+    """Return how many of the users' requests decode at once.
+
+    `later_ms` is the time of an answer after its first token.
+    """
+    return users * later_ms / (ttft_ms + later_ms)

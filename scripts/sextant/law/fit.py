@@ -6,7 +6,6 @@ measured of an LLM is believed, however far from the law it is: its errors are n
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -297,7 +296,7 @@ def fit_law(law: Law, X: pd.DataFrame, y_ms: np.ndarray) -> LawFit:
     """
     problem = LawProblem.of(law, X, y_ms)
     scales = {kind: np.array(START_NOISE) for kind in np.unique(problem.kinds)}
-    spreads = _Spreads.before(law, problem.design)
+    spreads = _Spreads.before(law, problem.design, least={})
     # No error is known to be large yet.
     weights = np.isfinite(problem.observed).astype(float)
     start = _Start(problem.design.mean, spreads, scales, weights)
@@ -396,9 +395,7 @@ class _Spreads(NamedTuple):
     floor: np.ndarray  #: Least squared scales.
 
     @classmethod
-    def before(
-        cls, law: Law, design: Design, least: Mapping[str, float] = MappingProxyType({})
-    ) -> Self:
+    def before(cls, law: Law, design: Design, least: Mapping[str, float]) -> Self:
         """Return the spreads before any measurement; `least` are least scales by group."""
         freedom = np.array([law.freedom_of(group) for group in design.groups])
         floor = np.array([least.get(group, 0.0) for group in design.groups]) ** 2

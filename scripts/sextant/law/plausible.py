@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from sextant.facts.answer_times import requests_decoding
 from sextant.law.effects import deployments
 from sextant.law.fact_rows import fact_rows
 from sextant.law.means import MeanLoad
@@ -109,7 +110,7 @@ def kept_back(X: pd.DataFrame, y_ms: np.ndarray) -> np.ndarray:
     facts = likely.facts
     ttft_ms = y_ms[:, 0] * likely.load.input_tokens
     later_ms = y_ms[:, 1] * likely.load.later_tokens
-    decoding = facts["users"] * later_ms / (ttft_ms + later_ms)
+    decoding = requests_decoding(facts["users"], ttft_ms, later_ms)
     steps_ms = (_STEPS_AHEAD + facts["wait_steps"]) * y_ms[:, 1]
     is_late = ttft_ms > _LATE * (likely.prompts_ms + steps_ms)
     is_few = decoding < _FEW * np.minimum(facts["users"], likely.held)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sextant.facts.answer_times import requests_decoding
 from sextant.law.means import STEP_TERMS, BatchLimits, MeanLoad, TermGroup
 from sextant.law.posterior import Columns
 from sextant.law.terms import batch_limits, mean_load, step_law
@@ -94,7 +95,7 @@ def _many_users(load: MeanLoad, limits: BatchLimits, log_ms: np.ndarray) -> _Man
     ttft_ms, itl_ms = np.exp(log_ms[np.arange(len(log_ms)), many]).T
     users = USERS[many]
     later_ms = load.later_tokens * itl_ms
-    decoding = users * later_ms / (ttft_ms + later_ms)
+    decoding = requests_decoding(users, ttft_ms, later_ms)
     return _ManyUsers(ttft_ms, itl_ms, decoding * (1 - 1 / users))
 
 

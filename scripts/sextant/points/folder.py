@@ -17,6 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.base.whole_files import settle
 from sextant.experiment import sheets as row_types
+from sextant.facts.answer_times import requests_decoding
 from sextant.facts.engine import Memory, memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, served
@@ -191,7 +192,7 @@ def _impossible(
         points[f"mean_{name}_ms"].fillna(points[f"median_{name}_ms"]) for name in ("ttft", "itl")
     )
     later = (points["output_tokens"] - 1).clip(lower=0)
-    decoding = points["users"].astype(float) * itl_ms * later / (ttft_ms + itl_ms * later)
+    decoding = requests_decoding(points["users"].astype(float), ttft_ms, itl_ms * later)
 
     @cache
     def memory(llm_id: str, profile_id: str, precision: str) -> Memory:

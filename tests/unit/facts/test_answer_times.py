@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from sextant.facts.answer_times import answer_ms, rate_of_users, requests_in_flight
+from sextant.facts.answer_times import (
+    answer_ms,
+    rate_of_users,
+    requests_decoding,
+    requests_in_flight,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,9 @@ def test_an_answer_takes_its_first_token_and_all_later_ones(
 def test_a_rate_and_the_answers_under_way_tell_each_other() -> None:
     assert requests_in_flight(4, 1500) == 6
     assert rate_of_users(6, 1500) == 4
+
+
+def test_users_decode_for_the_share_of_an_answer_after_its_first_token() -> None:
+    assert requests_decoding(64, 8400, 2800) == 16
+    # It is the rate of the answers, times the time after the first token.
+    assert requests_in_flight(rate_of_users(64, 8400 + 2800), 2800) == pytest.approx(16)
