@@ -134,7 +134,7 @@ def evaluate_predictors(
 def _judged_names(
     characterization: Characterization, predictors: Sequence[str] | None
 ) -> list[str]:
-    """Return the predictors to judge; InputError: there is no such one."""
+    """Return the predictors to judge. Raises InputError for a name that no predictor has."""
     names = list(dict.fromkeys(predictors or ()))
     if not names:  # Not all that there are: some take many minutes.
         scored = characterization.predictors or [PREDICTOR]
