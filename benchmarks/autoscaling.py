@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.ask.forecast import MEDIANS
-from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.sheets import read_yaml
 from sextant.capacity.policies import read_policy
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm

@@ -22,8 +22,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.ask.laws import CaseLaws, Settings, find_laws
+from sextant.ask.laws import CaseLaws, find_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws

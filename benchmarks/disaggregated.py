@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.pools import handover
-from sextant.ask.laws import Settings
+from sextant.ask.scheduling import Settings
 from sextant.ask.source import load_sources
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served

@@ -20,8 +20,9 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 from served_metrics import E2E, ITL, TOKENS, TTFT, Server, histogram, scalar  # noqa: E402
 from sextant.ask.forecast import MEDIANS  # noqa: E402
-from sextant.ask.laws import Settings, find_laws  # noqa: E402
+from sextant.ask.laws import find_laws  # noqa: E402
 from sextant.ask.question import Question  # noqa: E402
+from sextant.ask.scheduling import Settings  # noqa: E402
 from sextant.simulate.server import OK, Scheduler, StepLaw  # noqa: E402
 from sextant.simulate.simulation import simulate  # noqa: E402
 from sextant.workload.lengths import Length, RequestLengths  # noqa: E402

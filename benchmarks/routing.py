@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.ask.forecast import MEDIANS
-from sextant.ask.laws import Settings, find_laws
+from sextant.ask.laws import find_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length
 from sextant.workload.lengths import RequestLengths as Lengths

@@ -18,8 +18,9 @@ import pandas as pd
 
 from sextant.ask.case import Case, read_case
 from sextant.ask.forecast import MEDIANS, fit_medians
-from sextant.ask.laws import Settings, candidate_laws
+from sextant.ask.laws import candidate_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
 from sextant.simulate.server import Scheduler, StepLaw

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from sextant.ask.forecast import MEDIANS
-from sextant.ask.laws import Settings, find_laws
+from sextant.ask.laws import find_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.simulate.server import OK, Scheduler, StepLaw
 from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length, RequestLengths

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, read_yaml
 from sextant.capacity.simulation import Deployment, Sent, simulate_llm

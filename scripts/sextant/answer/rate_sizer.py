@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.ask.case import Case
-from sextant.ask.laws import Settings, candidate_laws, chosen_laws
+from sextant.ask.laws import candidate_laws, chosen_laws
 from sextant.ask.probe_laws import missed_notes
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.decide.drawn_latencies import DrawnLatencies, latencies_at
 from sextant.decide.latency_surface import (

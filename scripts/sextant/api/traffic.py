@@ -13,7 +13,7 @@ from sextant.base.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sextant.ask.laws import Settings
+    from sextant.ask.scheduling import Settings
     from sextant.facts.llm import LLM
     from sextant.facts.startup import Startup
     from sextant.workload.requests import ScalableTraffic
@@ -159,7 +159,7 @@ class SchedulerOptions:
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError where vLLM would not start with them."""
-        from sextant.ask.laws import Settings
+        from sextant.ask.scheduling import Settings
         from sextant.facts.gpu import Devices
 
         sizes = (self.max_num_seqs, self.max_num_batched_tokens)

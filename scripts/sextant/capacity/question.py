@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.ask.variation import Variant
 from sextant.base.errors import InputError
 from sextant.decide.windows import Target

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.answer.pools import handover
-from sextant.ask.laws import CaseLaws, Settings, find_laws
+from sextant.ask.laws import CaseLaws, find_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.decide.latency_surface import ReplicaLaws

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sextant.ask.case import Case
-from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.ask.start_up import StartUp
 from sextant.facts.engine import memory_share, scheduler_sheet
 from sextant.facts.gpu import GPUProfile

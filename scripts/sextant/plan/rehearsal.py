@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sextant.ask.laws import Settings, find_laws
+from sextant.ask.laws import find_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.base.scratch import cell_lock

@@ -12,7 +12,8 @@ from sextant.answer.pools import PoolsOption, size_pools
 from sextant.answer.rate_sizer import N_DRAWS, Cheapest, RateSizer, target_of
 from sextant.ask.case import Case
 from sextant.ask.forecast import Forecast, fit_medians
-from sextant.ask.laws import Settings, candidate_laws
+from sextant.ask.laws import candidate_laws
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import (

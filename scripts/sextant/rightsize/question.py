@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sextant.ask.laws import Settings
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.decide.windows import Target
 from sextant.trace.observed import Observed

@@ -8,8 +8,9 @@ import pytest
 from command import sextant
 from sextant.ask.case import read_case
 from sextant.ask.forecast import _alike_points, fit_medians
-from sextant.ask.laws import Settings, candidate_laws
+from sextant.ask.laws import candidate_laws
 from sextant.ask.question import Question, check_question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.workload.lengths import Length, RequestLengths

@@ -14,8 +14,9 @@ from sextant.ask.forecast import (
     make_predictor,
     own_source_points,
 )
-from sextant.ask.laws import Settings, candidate_laws
+from sextant.ask.laws import candidate_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.facts.slo import SLO
 from sextant.law.means import BatchLimits, MeanLoad, broadcast_laws, closed_loop
 from sextant.simulate.server import NAMES

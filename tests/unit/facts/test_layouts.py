@@ -9,8 +9,9 @@ from answers import recommended
 from command import sextant
 from sextant.ask.case import read_case
 from sextant.ask.forecast import fit_medians
-from sextant.ask.laws import Settings, candidate_laws
+from sextant.ask.laws import candidate_laws
 from sextant.ask.question import Question
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sextant.ask.laws import Settings
+from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.facts.engine import scheduler_sheet
 from sextant.facts.gpu import profile_of_id
