@@ -11,7 +11,8 @@ import pandas as pd
 from pydantic import Field
 
 from sextant.ask.candidates import find_gpu_profile
-from sextant.ask.probe_bounds import PossibleLatencies
+from sextant.ask.probe_bounds import PossibleLatencies, check_fits, check_lengths
+from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
 from sextant.facts.answer_times import answer_ms, requests_decoding, requests_in_flight
 from sextant.facts.gpu import GPUProfile
@@ -68,9 +69,13 @@ def read_probe(
         was measured, and fewer by a TTFT where TPOT alone was. The rate of users is NaN.
 
     Raises:
-        InputError: a row is wrong, is repeated, has no latency or one that no server can have, or
-            names an unknown profile.
+        InputError: there is no file; a row is wrong, is repeated, has no latency or one that no
+            server can have, names an unknown profile or one that the LLM's weights do not fit on,
+            or has requests longer than the LLM's context.
     """
+    if not path.is_file():
+        fix = "correct its path, or leave --probe out"
+        raise InputError("there is no such file", file=path, field="--probe", fix=fix)
     lines: dict[tuple[object, ...], int] = {}
     measurements = []
     for row in load_sheet(path, ProbeRow, delimiter=None):
@@ -79,6 +84,8 @@ def read_probe(
         field = "gpu_profile_id"
         profile = find_gpu_profile(profile_id, gpu_profiles, file=path, row=row.line, field=field)
         _check_load(probe, row)
+        check_fits(row, llm, profile)
+        check_lengths(row, llm, lengths)
         inputs = probe.input_tokens or lengths[0]
         outputs = probe.output_tokens or lengths[1]
         load = probe.users, probe.request_rate_rps
@@ -94,6 +101,12 @@ def read_probe(
     stated = [f"own_{name}" for name in LATENCIES]
     columns = [*KEYS, RATE, *LENGTHS, "e2e_ms", *TARGETS, *stated]
     return pd.DataFrame(measurements, columns=columns)
+
+
+def used_note(probe: pd.DataFrame) -> str:
+    """Return which loads of a probe an answer goes through."""
+    profile_ids = " and ".join(dict.fromkeys(probe["gpu_profile_id"]))
+    return f"Through {plural(len(probe), 'load')} of --probe, measured on {profile_ids}."
 
 
 def notes_on(

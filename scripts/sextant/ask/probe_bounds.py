@@ -1,4 +1,4 @@
-"""The latencies that a server can have at all: what lies outside is a slip, most often of a unit.
+"""The servers, and their latencies, that can be at all: the rest is a slip, most often of a unit.
 
 The bounds are far from every measurement that is known (`tests/unit/ask/test_probe_bounds.py` has
 all points that ship between them). Drafts, sparse experts, prefix caches and fewer bits make a
@@ -7,15 +7,15 @@ Clients that get several tokens at once report gaps of hundredths of a milliseco
 these are no time per token, and TPOT is asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sextant.base.sheets import Row
 from sextant.facts.answer_times import answer_ms
-from sextant.facts.gpu import GPUProfile
+from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.words import number
-from sextant.points.frame import LATENCIES
+from sextant.points.frame import LATENCIES, LENGTHS
 
 _LEAST_TTFT_MS = 1.0
 """A request passes HTTP, tokenizer, scheduler and one step; the least that ships is 16 ms."""
@@ -31,6 +31,38 @@ _MOST_ITL_MS = 6e4
 """A minute; the most that ships, the 99th percentile of a crowded server, is 14 s."""
 _MOST_E2E_MS = 8.64e7
 """A day: long answers take hours."""
+
+
+def check_fits(row: Row, llm: LLM, gpu_profile: GPUProfile) -> None:
+    """Raise InputError where the weights alone are more than the memory of a row's GPUs."""
+    weights_gib = llm.weight_bytes / GIB
+    memory_gib = gpu_profile.devices.memory_bytes / GIB
+    if weights_gib <= memory_gib:
+        return
+    problem = (
+        f"no server of this LLM can be there: its weights take {number(weights_gib)} GiB, the GPUs "
+        f"have {number(memory_gib)} GiB"
+    )
+    fix = "name the GPUs that were measured, or the precision that was served (--dtype)"
+    raise row.error(problem, "gpu_profile_id", fix)
+
+
+def check_lengths(row: Row, llm: LLM, asked_lengths: Sequence[float]) -> None:
+    """Raise InputError where a row's requests are longer than the LLM's context.
+
+    Where a row has no lengths, the asked ones count; they are checked for themselves.
+    """
+    stated = [name for name in LENGTHS if row.get(name) is not None]
+    given = dict(zip(LENGTHS, asked_lengths, strict=True))
+    tokens = sum(row.get(name) or given[name] for name in LENGTHS)
+    if not stated or tokens <= llm.context_tokens:
+        return
+    problem = (
+        f"no request of this LLM has {number(float(tokens))} tokens, input and output: its context "
+        f"has {number(float(llm.context_tokens))}"
+    )
+    fix = "give the mean tokens of a request, or a config.json with a longer context"
+    raise row.error(problem, ", ".join(stated), fix)
 
 
 @dataclass(frozen=True)

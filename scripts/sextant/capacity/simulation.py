@@ -8,6 +8,7 @@ import numpy as np
 
 from sextant.answer.pools import handover
 from sextant.ask.laws import CaseLaws, find_laws
+from sextant.ask.probe import used_note
 from sextant.ask.question import Question
 from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
@@ -322,6 +323,7 @@ def simulate_llm(
         warnings=[
             *laws.case.failure_notes,
             *notes,
+            *([] if laws.case.probe is None else [used_note(laws.case.probe)]),
             *laws.warnings,
             *dict.fromkeys(line for of in settings_by_pool for line in of.start_up.notes()),
         ],

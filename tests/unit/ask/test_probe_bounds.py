@@ -10,7 +10,7 @@ from sextant.ask.probe_bounds import PossibleLatencies
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.facts.gpu import profile_of_id
-from sextant.facts.llm import load_llm
+from sextant.facts.llm import load_llm, served
 from sextant.points.folder import load_folder, shipped_sources
 from sextant.points.frame import LATENCIES, STATISTICS
 from support import ROOT
@@ -43,6 +43,34 @@ def test_a_latency_that_no_server_has_is_one_error(tmp_path, row, field, fix, lo
         read_probe(path, "new", LLAMA, H100, (500.0, 66.0))
     said = str(raised.value)
     assert all(word in said for word in (str(path), "line 3", f"'{field}'", fix)), said
+
+
+def test_an_llm_that_does_not_fit_on_the_measured_gpus_is_one_error(tmp_path) -> None:
+    path = tmp_path / "probe.csv"
+    path.write_text("gpu_profile_id,users,ttft_ms,tpot_ms\n1xH100-80GB,1,400,40\n")
+    large = load_llm(ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-70B-Instruct.json")
+    with pytest.raises(InputError, match=r"line 2, field 'gpu_profile_id'.*weights take.*--dtype"):
+        read_probe(path, "new", large, H100, (500.0, 66.0))
+    in_4_bits = served(large, "nvfp4", None)
+    assert len(read_probe(path, "new", in_4_bits, H100, (500.0, 66.0))) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "lengths"),
+    [("input_tokens,output_tokens", "131000,200"), ("input_tokens", "131071")],
+)
+def test_requests_beyond_the_context_are_one_error(tmp_path, columns, lengths) -> None:
+    path = tmp_path / "probe.csv"
+    path.write_text(f"gpu_profile_id,users,tpot_ms,{columns}\n1xH100-80GB,1,40,{lengths}\n")
+    with pytest.raises(InputError, match=r"line 2, field 'input_tokens.*context has 131,?072"):
+        read_probe(path, "new", LLAMA, H100, (500.0, 66.0))
+    path.write_text("gpu_profile_id,users,tpot_ms,input_tokens\n1xH100-80GB,1,40,131006\n")
+    assert len(read_probe(path, "new", LLAMA, H100, (500.0, 66.0))) == 1
+
+
+def test_a_missing_file_names_the_option(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"none\.csv, field '--probe': .*Fix: correct its path"):
+        read_probe(tmp_path / "none.csv", "new", LLAMA, H100, (500.0, 66.0))
 
 
 def test_gaps_between_tokens_that_come_together_are_asked_for_as_tpot(tmp_path) -> None:

@@ -82,6 +82,8 @@ def test_loads_that_are_not_given_back_or_of_other_lengths_are_said(
     page = tmp_path / "page.html"
     found = json.loads(run(*load, "--format", "json"))
     run(*load, "--out", str(page))
+    used = "Through 2 loads of --probe, measured on 1xH100-80GB."
+    assert used in found["warnings"] and used in found["text"]
     (said,) = [line for line in found["warnings"] if line.startswith("No law found gives")]
     assert "measured on 1xH100-80GB: with 4 users the closest has TTFT" in said
     assert "measured 30 ms (-" in said and "--max-num-seqs" in said
