@@ -72,7 +72,7 @@ def shipped_fits() -> Iterator[ShippedFit]:
 def shipped_energy(percentile: int) -> tuple[pd.DataFrame, FactTables]:
     """Return the points, at a percentile of the ITL, that tell the energy of a default question."""
     case = ShippedFit(TODAYS, "ttft", (50, percentile)).case()
-    return energy_basis(case, case.question.slo)
+    return energy_basis(case, case.question.slo.percentiles)
 
 
 def main() -> None:

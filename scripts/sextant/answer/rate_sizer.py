@@ -9,6 +9,7 @@ import pandas as pd
 from sextant.ask.case import Case
 from sextant.ask.laws import candidate_laws, chosen_laws
 from sextant.ask.probe_laws import missed_notes
+from sextant.ask.requests import requests_of_case
 from sextant.ask.scheduling import Settings
 from sextant.base.errors import InputError
 from sextant.decide.drawn_latencies import DrawnLatencies, latencies_at
@@ -29,7 +30,6 @@ from sextant.decide.replicas import SimulatedReplica, simulated_replica
 from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
 from sextant.law.roofline import Roofline
-from sextant.workload.lengths import Length, RequestLengths, length_sampler
 from sextant.workload.requests import SteadyTraffic
 
 N_DRAWS = 1000
@@ -81,7 +81,7 @@ class RateSizer:
         laws = candidate_laws(case, Settings(), N_DRAWS, model)
         if not laws.servers:
             raise InputError("no GPU profile has a law of a step")
-        traffic = _traffic_of(case)
+        traffic = requests_of_case(case)
         surface = laws.surface(traffic, case.question.prefix_hit_rate)
         return cls(_servers(case, laws.servers), laws.unknown, model, traffic, surface, risk)
 
@@ -205,18 +205,3 @@ def _servers(case: Case, laws: Mapping[str, ReplicaLaws]) -> dict[str, Simulated
         )
         for name, replica_laws in laws.items()
     }
-
-
-def _traffic_of(case: Case) -> SteadyTraffic:
-    """Return what arrives, at 1/s, as in `sextant capacity`; Poisson without steady arrivals."""
-    question = case.question
-    if question.workload is None:
-        lengths = question.requests
-        if lengths is None:
-            lengths = RequestLengths(*(Length(mean, mean) for mean in case.lengths[0]))
-        return SteadyTraffic("given lengths", length_sampler(lengths), 1.0, 1.0, question.seed)
-    from sextant.ask.traffic import traffic_at_rate  # few questions name a workload
-
-    drawn = traffic_at_rate(1.0, question.workload, None, first_seed=question.seed)
-    steady = drawn.steady()
-    return steady or SteadyTraffic(drawn.name, drawn.requests, 1.0, 1.0, question.seed)

@@ -10,8 +10,9 @@ import pandas as pd
 
 from sextant.ask.candidates import find_gpu_profile
 from sextant.ask.case import Case
-from sextant.ask.caveats import failing_servers_notes
+from sextant.ask.caveats import estimates, failing_servers_notes
 from sextant.ask.question import Question
+from sextant.ask.user_percentiles import SIMULATED_USERS, UserPercentiles, latencies_to_simulate
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads
 from sextant.facts.answer_times import answer_ms, rate_of_users
@@ -22,7 +23,7 @@ from sextant.law.calibration import Calibration
 from sextant.law.fact_rows import fact_rows
 from sextant.law.fits import fit_or_restore
 from sextant.law.plausible import impossible, set_aside_note
-from sextant.law.roofline import Roofline
+from sextant.law.roofline import Roofline, has_steps
 from sextant.points import frame
 from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, FactTables, judged
 from sextant.predict.predictor import (
@@ -49,6 +50,15 @@ class Fitted:
     gpu_profiles: Mapping[str, GPUProfile]
     """All GPU profiles that points, probe and question name."""
     notes: tuple[str, ...] = ()  #: On points that the fit left out, one sentence each.
+    simulates_users: bool = False
+    """Whether percentiles of users are simulated, as most points have other statistics: the fit is
+    that of `MEDIANS`. Else it is at the asked percentiles."""
+
+    def percentile_notes(self, case: Case, slo: SLO) -> list[str]:
+        """Return what percentiles of users' latencies come from where points lack them."""
+        if self.simulates_users:
+            return [SIMULATED_USERS]
+        return estimates(case.source.characterization.points, slo)
 
     @property
     def has_steps(self) -> bool:
@@ -58,9 +68,10 @@ class Fitted:
     def forecast(self, case: Case, slo: SLO) -> "Forecast":
         """Return the latencies of the LLM of a case, through what was measured of it."""
         users = loads(slo, most_users=int(self.latencies["users"].max()))
-        points = _calibration_points(case, slo, self.gpu_profiles)
+        percentiles = self.percentiles(case, slo)
+        points = _calibration_points(case, slo, self.gpu_profiles, percentiles)
         if points.empty:
-            return Forecast(case, slo, self.model, None, users)
+            return Forecast(case, slo, self.model, None, users, percentiles)
 
         measured_case = case if case.probe is not None else _as_sources_measure(case)
         # Widened as the asked draws are: at a measured load nothing but the measurement counts.
@@ -68,6 +79,10 @@ class Fitted:
         samples_ms = draw_latencies(self.model, measured_case, rows)
         untold = self.model.untold_
         untold_ms = draw_latencies(untold, measured_case, rows) if untold else None
+        if percentiles is not None:
+            factors = percentiles.factors(points)
+            samples_ms = samples_ms * factors
+            untold_ms = None if untold_ms is None else untold_ms * factors
 
         # Where E2E alone was measured both latencies are in the law's proportion.
         law_ms = np.median(samples_ms, axis=0)
@@ -77,7 +92,17 @@ class Fitted:
         scaled = pd.DataFrame(law_ms, points.index, TARGETS).mul(measured_ms / e2e_ms, axis=0)
         points = points.assign(**points[TARGETS].where(~has_e2e_alone, scaled))
         calibration = Calibration(_with_e2e_as_basis(points), samples_ms, SEED, untold_ms)
-        return Forecast(case, slo, self.model, calibration, users)
+        return Forecast(case, slo, self.model, calibration, users, percentiles)
+
+    def percentiles(self, case: Case, slo: SLO) -> UserPercentiles | None:
+        """Return what turns the fit's latencies into the asked ones; None: it has them."""
+        if not self.simulates_users or not isinstance(self.model, Roofline):
+            return None
+        simulated = latencies_to_simulate(case.trusted_points, slo)
+        if simulated is None:
+            return None
+        gpu_profiles = {**self.gpu_profiles, **case.gpu_profiles}
+        return UserPercentiles(case, self.model, simulated, gpu_profiles)
 
 
 def _with_e2e_as_basis(points: pd.DataFrame) -> pd.DataFrame:
@@ -119,27 +144,49 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
         InputError: too few LLMs were measured, or the model does not know speculation.
     """
     training = training_at(model, case, slo)
+    simulates_users = (
+        type(model) is Roofline
+        and has_steps(training.rows.X)
+        and latencies_to_simulate(case.trusted_points, slo) is not None
+    )
+    if simulates_users and slo.percentiles != MEDIANS.percentiles:
+        training = training_at(model, case, MEDIANS)
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-    references = None
-    if case.probe is not None:
-        for profile_id in case.probe["gpu_profile_id"].unique():
-            gpu_profiles[profile_id] = find_gpu_profile(profile_id, gpu_profiles, field="--probe")
-        parts = case.probe[case.probe[TARGETS].notna().any(axis=1) & case.probe["users"].notna()]
-        parts = parts.astype({"users": "int64"})
-        if len(parts):  # else E2E alone was measured, or TTFT alone at rates
-            reference_rows = case.asked_rows(model, parts, gpu_profiles)
-            references = TrainingRows(reference_rows, parts[TARGETS])
+    told = _told(model, case, gpu_profiles)
 
+    fitted = Fitted(model, training.latencies, gpu_profiles, tuple(training.notes), simulates_users)
     if type(model) is Roofline:
-        fit_or_restore(model, training.rows, references)
+        fit_or_restore(model, training.rows, None)
+        percentiles = fitted.percentiles(case, slo)
+        if told is not None and percentiles is not None:
+            told = told._replace(y=told.y / percentiles.factors(told.X))
+        if told is not None:
+            fit_or_restore(model, training.rows, told)
     else:
-        model.fit(training.rows, references)
-    fitted = Fitted(model, training.latencies, gpu_profiles, tuple(training.notes))
+        model.fit(training.rows, told)
     if case.serving.speculative and not fitted.has_steps:
         problem = "speculation is known of servers with CUDA graphs alone"
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
         raise InputError(problem, field="--speculative", fix=fix)
     return fitted
+
+
+def _told(
+    model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]
+) -> TrainingRows | None:
+    """Return what the asker measured, at the asked percentiles; None: nothing of both latencies.
+
+    The GPU profiles of the probe join `gpu_profiles`.
+    """
+    if case.probe is None:
+        return None
+    for profile_id in case.probe["gpu_profile_id"].unique():
+        gpu_profiles[profile_id] = find_gpu_profile(profile_id, gpu_profiles, field="--probe")
+    parts = case.probe[case.probe[TARGETS].notna().any(axis=1) & case.probe["users"].notna()]
+    if parts.empty:  # E2E alone was measured, or TTFT alone at rates
+        return None
+    parts = parts.astype({"users": "int64"})
+    return TrainingRows(case.asked_rows(model, parts, gpu_profiles), parts[TARGETS])
 
 
 class Training(NamedTuple):
@@ -197,6 +244,8 @@ class Forecast:
     """Measurements of the LLM with requests like the asked ones; None: there are none."""
     users: Sequence[int]
     """Numbers of users that a replica may get."""
+    percentiles: UserPercentiles | None = None
+    """What turns the model's latencies into the asked ones; None: it has them."""
 
     def of_case(self, case: Case) -> "Forecast":
         """Return the same forecast for a case that differs in its candidates alone."""
@@ -210,10 +259,25 @@ class Forecast:
     def draw(self, X: pd.DataFrame) -> Draws:
         """Draw latencies for rows of a design matrix, through what was measured of the LLM."""
         keys = X[KEYS].astype({"users": "int64"}).assign(**self.case.mean_lengths)
-        samples_ms = draw_latencies(self.model, self.case, X)
+        samples_ms = draw_latencies(self.model, self.case, X) * self.factors(X)
         if self.calibration:
             samples_ms = self.calibration.corrected(keys, samples_ms)
         return Draws(keys, samples_ms)
+
+    @property
+    def fitted_percentiles(self) -> tuple[int, int]:
+        """Percentiles of first and later tokens that the model is fitted to."""
+        return self.slo.percentiles if self.percentiles is None else MEDIANS.percentiles
+
+    def factors(self, X: pd.DataFrame) -> np.ndarray:
+        """Return the asked latencies over those that the model is fitted to, (rows, 2)."""
+        if self.percentiles is None:
+            return np.ones((len(X), len(TARGETS)))
+        return self.percentiles.factors(X)
+
+    def means_ms(self, draws: Draws) -> np.ndarray:
+        """Return draws of what the model is fitted to, (draws, rows, 2)."""
+        return np.asarray(draws.samples_ms / self.factors(draws.X))
 
     def draws_for(self, slo: SLO) -> Draws:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""
@@ -243,7 +307,8 @@ class Forecast:
             low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
             row |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
             row[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
-        e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], lengths))
+        first_ms, gap_ms = np.median(self.means_ms(draws)[:, 0], axis=0)
+        e2e_ms = answer_ms(first_ms * lengths[0], gap_ms, lengths[1])
         return pd.Series(row | {"requests_per_s": rate_of_users(users, e2e_ms)})
 
 
@@ -264,10 +329,13 @@ def widening(case: Case, n_draws: int) -> np.ndarray:
 
 
 def _calibration_points(
-    case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
+    case: Case,
+    slo: SLO,
+    gpu_profiles: Mapping[str, GPUProfile],
+    percentiles: UserPercentiles | None,
 ) -> pd.DataFrame:
     """Return the points of the LLM with requests like the asked ones, one per profile and load."""
-    parts = [own_source_points(case, slo, gpu_profiles)]
+    parts = [own_source_points(case, slo, gpu_profiles, percentiles)]
     if case.probe is not None:
         is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
         is_alike &= case.probe["users"].notna()
@@ -278,17 +346,24 @@ def _calibration_points(
     return _one_per_load(pd.concat(parts, ignore_index=True), slo)
 
 
-def own_source_points(case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+def own_source_points(
+    case: Case,
+    slo: SLO,
+    gpu_profiles: Mapping[str, GPUProfile],
+    percentiles: UserPercentiles | None = None,
+) -> pd.DataFrame:
     """Return what the sources measured of the LLM with requests like the asked ones.
 
     One row per GPU profile and load, at the percentiles of an SLO, without points that cannot be.
     None beside a probe of a server that no source has: sources measure without drafts and without
-    prompts that a cache holds.
+    prompts that a cache holds. `percentiles` give those that points lack; without, a mean stands
+    for a median.
     """
     points = _possible_points(case, gpu_profiles)
     if case.probe is not None and _as_sources_measure(case) is not case:
         points = points[:0]
     if len(points):
+        points = points if percentiles is None else percentiles.filled(points)
         points = _alike_points(points, case, slo, gpu_profiles)
     if points.empty:
         return points

@@ -14,8 +14,8 @@ import pandas as pd
 
 from sextant.answer.rate_sizer import LITTLES_LAW, RateSizer, steady_note
 from sextant.ask.case import Case
-from sextant.ask.caveats import estimates, outside_warning
-from sextant.ask.forecast import Fitted, Forecast, fit_medians, fit_predictor, make_predictor
+from sextant.ask.caveats import outside_warning
+from sextant.ask.forecast import Fitted, fit_medians, fit_predictor, make_predictor
 from sextant.ask.question import Question, check_question, check_risk, check_serving
 from sextant.ask.serving import as_measured, config_notes, find_llm
 from sextant.ask.source import Source, find_source
@@ -120,8 +120,9 @@ class _FleetOptions:
         sizer = None if demand.slo.request_rate_rps is None else self.sizer_of(case)
         if sizer is None:
             self.note(demand.demand_id, steady_note(demand.slo, LITTLES_LAW))
-            self.note(demand.demand_id, estimates(case.source.characterization.points, demand.slo))
-            forecast = self.forecast_of(demand, case)
+            fitted = self.fitted_for(demand, case)
+            self.note(demand.demand_id, fitted.percentile_notes(case, demand.slo))
+            forecast = fitted.forecast(case, demand.slo)
             needs = [needs_of_draws(forecast.draws_for(slo), slo) for slo in slos]
         else:
             needs = [sizer.needed(slo, [*sizer.servers]) for slo in slos]
@@ -153,14 +154,14 @@ class _FleetOptions:
                 self.sizers[key] = None
         return self.sizers[key]
 
-    def forecast_of(self, demand: FleetDemand, case: Case) -> Forecast:
-        """Return the latencies of the LLM of a demand, at the percentiles of its limits."""
+    def fitted_for(self, demand: FleetDemand, case: Case) -> Fitted:
+        """Return a predictor that is fitted for the limits of a demand."""
         profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
         model = make_predictor(case.question, profiles)
         key = tuple(getattr(demand.slo, name) for name in model.depends_on)
         if key not in self.fits:
             self.fits[key] = fit_predictor(model, case, demand.slo)
-        return self.fits[key].forecast(case, demand.slo)
+        return self.fits[key]
 
 
 def _find_options(

@@ -75,7 +75,7 @@ class Roofline(JointPredictor):
             return self.tell(untold, training, references)
         self.untold_ = None
         X, y = _plausible(training)
-        self.has_steps = _has_steps(X)
+        self.has_steps = has_steps(X)
         if X.empty:
             self.posterior_ = prior(LAW)
             self.correction_ = Correction([])
@@ -128,7 +128,7 @@ class Roofline(JointPredictor):
         with one_thread():
             posterior = finish_fit(LAW, X, y[TARGETS].to_numpy(float), checkpoint)
         self.posterior_ = posterior._replace(unseen_factors=factors_of(arrays))
-        self.has_steps = _has_steps(X)
+        self.has_steps = has_steps(X)
         self.checkpoint_ = checkpoint
         self.correction_ = correction_of(arrays)
 
@@ -138,7 +138,7 @@ class Roofline(JointPredictor):
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
-        self.has_steps = _has_steps(X)
+        self.has_steps = has_steps(X)
         self.posterior_ = posterior_of(LAW, arrays)
         self.correction_ = correction_of(arrays)
 
@@ -247,5 +247,6 @@ def _plausible(training: TrainingRows) -> TrainingRows:
     return training._replace(X=X[kept].reset_index(drop=True), y=y[kept].reset_index(drop=True))
 
 
-def _has_steps(X: pd.DataFrame) -> bool:
+def has_steps(X: pd.DataFrame) -> bool:
+    """Return whether half of these points or more are of servers with CUDA graphs."""
     return bool(X["is_eager"].mean() <= 0.5)

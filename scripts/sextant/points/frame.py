@@ -231,14 +231,16 @@ def failed_share(points: pd.DataFrame) -> pd.Series:
 def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
     """Return `BASES`: the statistic that a percentile is estimated from, and its value in ms.
 
-    TTFT is that of the point's own requests. A mean counts as a median.
+    TTFT is that of the point's own requests. A mean counts as a median. Points that state what
+    their percentiles are estimated from keep it.
     """
     first_token = "ttft_ms" if slo.first_token == "ttft" else TARGETS[0]
     targets = (first_token, TARGETS[1])
     bases: dict[str, pd.Series] = {}
     for name, target, percentile in zip(BASES, targets, slo.percentiles, strict=True):
-        statistics = pd.Series("", points.index, dtype=object)
-        values_ms = pd.Series(np.nan, points.index)
+        stated = points.reindex(columns=[name, f"{name}_ms"])
+        statistics = stated[name].astype(object).fillna("")
+        values_ms = stated[f"{name}_ms"].astype(float)
         for columns, rows in _estimates(points, target, percentile):
             if percentile in columns:
                 continue
@@ -248,6 +250,17 @@ def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
             values_ms[rows.index] = rows[column].astype(float) * per_token
         bases |= {name: statistics, f"{name}_ms": values_ms}
     return bases
+
+
+def has_percentiles(points: pd.DataFrame, percentiles: tuple[int, int]) -> np.ndarray:
+    """Return whether points have these percentiles of TTFT and ITL themselves, (points, 2).
+
+    A mean is no percentile.
+    """
+    first, later = (PERCENTILE_PREFIX[percentile] for percentile in percentiles)
+    sides = ([f"{first}_ttft_ms", f"{first}_nttft_ms"], [f"{later}_itl_ms", f"{later}_tpot_ms"])
+    has = [points.reindex(columns=columns).notna().any(axis=1) for columns in sides]
+    return np.stack(has, axis=1)
 
 
 def _limited_column(metric: str, end: str) -> str:

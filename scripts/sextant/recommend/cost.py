@@ -15,7 +15,6 @@ from sextant.base.files import frame_rows
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
-from sextant.facts.slo import SLO
 from sextant.law.energy import Energy as EnergyLaw
 from sextant.law.fits import energy_or_restore
 from sextant.points import frame
@@ -235,13 +234,13 @@ def no_api_note(question: Question, chosen: Option, api: ApiComparison | None) -
 
 def fit_energy(forecast: Forecast) -> EnergyLaw | None:
     """Return what devices draw, from all points that have energy and ITL; None without any."""
-    points, facts = energy_basis(forecast.case, forecast.slo)
+    points, facts = energy_basis(forecast.case, forecast.fitted_percentiles)
     return energy_or_restore(points, facts) if len(points) else None
 
 
-def energy_basis(case: Case, slo: SLO) -> tuple[pd.DataFrame, frame.FactTables]:
-    """Return the points with energy, and an ITL at an SLO's percentile, and their facts."""
-    points = frame.at_percentile(case.source.characterization.points, slo.percentiles)
+def energy_basis(case: Case, percentiles: tuple[int, int]) -> tuple[pd.DataFrame, frame.FactTables]:
+    """Return the points with energy, and an ITL at a percentile, and their facts."""
+    points = frame.at_percentile(case.source.characterization.points, percentiles)
     measured = points[["itl_ms", "energy_j_per_token"]]
     points = points[points["users"].notna() & (measured > 0).all(axis=1)]
     facts = frame.FactTables(case.measured_llms, case.source.characterization.profiles)
@@ -266,7 +265,7 @@ def energy_by_profile(
         }
     )[["gpu_profile_id", "users", "llm_id"]]
     X = case.asked_rows(forecast.model, keys, case.gpu_profiles)
-    itl_ms = forecast.draw(X).samples_ms[..., 1]
+    itl_ms = forecast.means_ms(forecast.draw(X))[..., 1]
     replicas = keys.assign(**case.serving.columns())
     facts = frame.FactTables(case.llms, case.gpu_profiles)
     rows = frame_rows(law.predict(replicas, facts, itl_ms, SEED))

@@ -10,7 +10,7 @@ from sextant.answer.drafting import DraftGain, drafting_gains
 from sextant.answer.option import Option
 from sextant.answer.rate_sizer import LITTLES_LAW, steady_note
 from sextant.ask.case import Case
-from sextant.ask.caveats import estimates, outside_warning
+from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import Fitted, fit_predictor, make_predictor
 from sextant.decide.headroom import Headroom
 from sextant.predict.predictor import JointPredictor
@@ -80,7 +80,7 @@ class Decision:
         if question.prefix_hit_rate and not self.fitted.has_steps:
             notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
         if self.weighing.sizer is None:  # else each percentile is that of the simulated requests
-            notes += estimates(source.characterization.points, question.slo)
+            notes += self.fitted.percentile_notes(case, question.slo)
         return notes
 
     def rate_notes(self) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sextant.ask.case import Case, read_case
-from sextant.ask.caveats import estimates, outside_warning
+from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_predictor
 from sextant.ask.question import Question
 from sextant.ask.start_up import StartUp
@@ -125,7 +125,11 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
     model = Roofline(slo, gpu_profiles, case.question.seed)
     fitted = fit_predictor(model, case, slo)
     forecast = fitted.forecast(case, slo)
-    (terms,) = frame_rows(model.explain(case.rows_at(model, [users], [gpu_profile_id])))
+    rows = case.rows_at(model, [users], [gpu_profile_id])
+    (terms,) = frame_rows(model.explain(rows))
+    for target, factor in zip(("nttft", "itl"), forecast.factors(rows)[0], strict=True):
+        terms[f"{target}_factor"] *= factor
+        terms[f"{target}_ms"] *= factor
 
     # A fit may take the memory for larger than it is.
     mean_tokens = sum(case.mean_lengths.values())
@@ -154,7 +158,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
             *case.assumed_notes(),
             *case.probe_notes(has_steps=False),
             *case.start_up(case.gpu_profiles[gpu_profile_id]).notes(),
-            *estimates(points, slo),
+            *fitted.percentile_notes(case, slo),
         ],
     )
 

@@ -79,7 +79,7 @@ def test_a_percentile_that_follows_from_a_median_is_called_estimated(folder) -> 
     }
     assert far["nttft"]["basis"] == far["itl"]["basis"] == "median"
     assert far["nttft"]["basis_ms"] == 1310 and far["itl"]["basis_ms"] == 52
-    assert far["nttft"]["measured_ms"] * 1000 > 1.3 * 1310
+    assert far["nttft"]["measured_ms"] * 1000 > 1.2 * 1310
     text = told(question)
     assert "Estimated p95 TTFT of" in text and "from a measured median of 1,310 ms" in text
     assert "from a measured median of 52 ms" in text

@@ -1,0 +1,164 @@
+"""Percentiles of the latencies of a case's users, by simulation of the fitted law."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.ask.case import Case
+from sextant.ask.requests import requests_of_case
+from sextant.ask.scheduling import Settings, scheduler_of
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.slo import PERCENTILE_PREFIX, SLO
+from sextant.law.roofline import Roofline
+from sextant.law.user_percentiles import (
+    UserFactors,
+    UserLatencies,
+    UserRequests,
+    percentile_factors,
+)
+from sextant.points.frame import BASES, KEYS, has_percentiles
+from sextant.simulate.server import StepLaw
+from sextant.simulate.simulation import on_threads
+
+_MOST = 0.5
+"""Share of the points above which a percentile, or a mean, is what the points have."""
+SIMULATED_USERS = (
+    "Latencies of users are those of simulated users who come at all times. Most measurements are "
+    "means of load tests, which count a first wave of requests that come all at once."
+)
+_SIDES = (("ttft", "nttft"), ("itl", "tpot"))
+"""Latencies of the first token, and of the later ones."""
+
+
+class SimulatedLatencies(NamedTuple):
+    """Latencies that a question asks for and most points lack."""
+
+    asked: UserLatencies
+    is_mean: tuple[bool, bool]
+    """Whether most points have means of first and later tokens; else they have medians."""
+
+
+def latencies_to_simulate(points: pd.DataFrame, slo: SLO) -> SimulatedLatencies | None:
+    """Return which latencies an SLO asks for that most points lack; None: most have them.
+
+    The percentile of the first token decides: it is the one that a load test's first wave moves.
+    """
+    first, later = (_has_any(points, names) for names in _SIDES)
+    has_asked = has_percentiles(points, slo.percentiles)
+    if not first.any() or has_asked[first, 0].mean() > _MOST:
+        return None
+    has_median = has_percentiles(points, (50, 50))
+    is_mean = (
+        bool(has_median[first, 0].mean() <= _MOST),
+        bool(later.any() and has_median[later, 1].mean() <= _MOST),
+    )
+    limited = tuple(name for name in _SIDES[1] if name in slo.limits)
+    asked = UserLatencies(slo.first_token, limited or ("tpot",), slo.percentiles)
+    return SimulatedLatencies(asked, is_mean)
+
+
+def _has_any(points: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Return which points have a mean or a median of some latencies."""
+    columns = [f"{statistic}_{name}_ms" for statistic in ("mean", "median") for name in names]
+    has: np.ndarray = points.reindex(columns=columns).notna().any(axis=1).to_numpy()
+    return has
+
+
+@dataclass(frozen=True, eq=False)
+class UserPercentiles:
+    """What turns the latencies of a fitted law into the percentiles that are asked for."""
+
+    case: Case
+    model: Roofline
+    simulated: SimulatedLatencies
+    gpu_profiles: Mapping[str, GPUProfile]
+    """All that may be asked about."""
+    _found: dict[tuple[str, int], UserFactors] = field(default_factory=dict, repr=False)
+    """At powers of 2 of the users."""
+
+    def factors(self, keys: pd.DataFrame) -> np.ndarray:
+        """Return percentiles over what the law gives, of nTTFT and ITL, (rows, 2).
+
+        Args:
+            keys: `gpu_profile_id, users`; between powers of 2 of the users it is interpolated.
+        """
+        both = self._over_published(keys)
+        return np.where(self.simulated.is_mean, both.over_mean, both.over_median)
+
+    def _over_published(self, keys: pd.DataFrame) -> UserFactors:
+        """Return the factors at keys, each (rows, 2)."""
+        names = keys["gpu_profile_id"].astype(str).to_numpy()
+        doublings = np.log2(np.maximum(keys["users"].to_numpy(float), 1.0))
+        low = np.floor(doublings).astype(int)
+        high = np.ceil(doublings).astype(int)
+        self._simulate({*zip(names, low, strict=True), *zip(names, high, strict=True)})
+
+        below, above = (
+            np.log([self._found[pair] for pair in zip(names, level, strict=True)])
+            for level in (low, high)
+        )
+        share = (doublings - low)[:, None, None]
+        found = np.exp((1 - share) * below + share * above).reshape(len(keys), 2, 2)
+        return UserFactors(found[:, 0], found[:, 1])
+
+    def filled(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return points of users with the asked percentiles, from means and medians.
+
+        `BASES` say of which: a percentile that was measured stays.
+        """
+        is_of_users = points["users"].notna()
+        rows = points[is_of_users]
+        over = self._over_published(rows)
+        percentiles = self.simulated.asked.percentiles
+        has = has_percentiles(rows, percentiles)
+        columns: dict[str, pd.Series] = {}
+        for side, (names, basis) in enumerate(zip(_SIDES, BASES, strict=True)):
+            prefix = PERCENTILE_PREFIX[percentiles[side]]
+            for name in names:
+                column = f"{prefix}_{name}_ms"
+                median_ms = rows[f"median_{name}_ms"] * over.over_median[:, side]
+                mean_ms = rows[f"mean_{name}_ms"] * over.over_mean[:, side]
+                columns[column] = rows[column].where(has[:, side], median_ms.fillna(mean_ms))
+            median_ms, mean_ms = (rows[f"{it}_{names[0]}_ms"] for it in ("median", "mean"))
+            statistics = np.where(median_ms.notna(), "median", "mean")
+            columns[basis] = pd.Series(np.where(has[:, side], "", statistics), rows.index)
+            columns[f"{basis}_ms"] = median_ms.fillna(mean_ms).where(~has[:, side])
+        return pd.concat([rows.assign(**columns), points[~is_of_users]])
+
+    def _simulate(self, pairs: set[tuple[str, int]]) -> None:
+        """Simulate users on GPU profiles, at powers of 2, that were not simulated yet."""
+        missing = sorted(pairs - self._found.keys())
+        laws = self._laws({name for name, _ in missing})
+
+        def run(name: str, doublings: int) -> UserFactors:
+            scheduler = scheduler_of(self.case, Settings(), self.gpu_profiles[name])
+            users = 2**doublings
+            seed = self.case.question.seed
+            return percentile_factors(
+                laws[name], scheduler, users, self._requests, self.simulated.asked, seed
+            )
+
+        factors = on_threads(run, *zip(*missing, strict=True)) if missing else []
+        self._found.update(zip(missing, factors, strict=True))
+
+    def _laws(self, names: set[str]) -> dict[str, StepLaw]:
+        """Return the likeliest law of a step on GPU profiles."""
+        if not names:
+            return {}
+        ordered = sorted(names)
+        keys = pd.DataFrame([(self.case.llm_id, name, 1) for name in ordered], columns=KEYS)
+        # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
+        uncached = self.case.varied({"prefix_hit_rate": 0.0})
+        rows = uncached.asked_rows(self.model, keys, self.gpu_profiles)
+        laws = self.model.step_laws(rows, 0, self.case.question.seed)
+        return {name: StepLaw.of(terms[0]) for name, terms in zip(ordered, laws, strict=True)}
+
+    @cached_property
+    def _requests(self) -> UserRequests:
+        drawn = requests_of_case(self.case).drawn(0)
+        hit_rate = self.case.question.prefix_hit_rate or 0.0
+        return UserRequests(drawn.input_tokens, drawn.output_tokens, hit_rate)
