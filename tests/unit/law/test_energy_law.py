@@ -114,7 +114,7 @@ def test_a_device_without_tdp_is_neither_learned_from_nor_predicted():
 
 def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
     limits = SLO("asked", nttft_ms=1.0, itl_ms=1.0, percentile=50, users=16)
-    requests = RequestLengths(Length(500, 0.0), Length(500, 0.0))
+    requests = RequestLengths(Length(500, 500), Length(500, 500))
     asked = Question(limits, llm_id="Qwen__Qwen3-8B", sources=SOURCES, requests=requests)
     found = explained(asked, "1xH100-80GB", 16)
     energy = found["energy"]
@@ -131,7 +131,7 @@ def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
 
 def test_an_answer_has_the_energy_of_each_option():
     limits = SLO("asked", ttft_ms=1000.0, tpot_ms=40.0, percentile=95, users=64)
-    requests = RequestLengths(Length(1000, 0.0), Length(300, 0.0))
+    requests = RequestLengths(Length(1000, 1000), Length(300, 300))
     asked = Question(limits, llm_id="Qwen__Qwen3-32B", sources=SOURCES, requests=requests)
     found = recommended(replace(asked, gpu_profile_ids=("2xH100-80GB", "4xH100-80GB")))
     for row in found["alternatives"]:
