@@ -9,9 +9,13 @@ p99 over their means, in the median of the loads.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parent))
 from disaggregated import MIRROR, fitted, servers
 
 from sextant.ask.scheduling import Settings
