@@ -157,13 +157,11 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     fitted = Fitted(model, training.latencies, gpu_profiles, tuple(training.notes), simulates_users)
     if type(model) is Roofline:
         fit_or_restore(model, training.rows, None)
-        percentiles = fitted.percentiles(case, slo)
-        if told is not None and percentiles is not None:
-            told = told._replace(y=told.y / percentiles.factors(told.X))
         if told is not None:
-            fit_or_restore(model, training.rows, told)
+            references = told.as_fitted(fitted.percentiles(case, slo))
+            fit_or_restore(model, training.rows, references)
     else:
-        model.fit(training.rows, told)
+        model.fit(training.rows, told.rows if told else None)
     if case.serving.speculative and not fitted.has_steps:
         problem = "speculation is known of servers with CUDA graphs alone"
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
@@ -171,10 +169,22 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     return fitted
 
 
-def _told(
-    model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]
-) -> TrainingRows | None:
-    """Return what the asker measured, at the asked percentiles; None: nothing of both latencies.
+class _Told(NamedTuple):
+    """What the asker measured, at the asked percentiles."""
+
+    rows: TrainingRows
+    is_at_rate: np.ndarray  #: Whether requests came at a rate, where no first wave is, (rows,).
+
+    def as_fitted(self, percentiles: UserPercentiles | None) -> TrainingRows:
+        """Return what load tests would have measured, as a model is fitted to them."""
+        if percentiles is None:
+            return self.rows
+        factors = np.where(self.is_at_rate[:, None], 1.0, percentiles.factors(self.rows.X))
+        return self.rows._replace(y=self.rows.y / factors)
+
+
+def _told(model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]) -> _Told | None:
+    """Return what the asker measured; None: nothing of both latencies.
 
     The GPU profiles of the probe join `gpu_profiles`.
     """
@@ -186,7 +196,8 @@ def _told(
     if parts.empty:  # E2E alone was measured, or TTFT alone at rates
         return None
     parts = parts.astype({"users": "int64"})
-    return TrainingRows(case.asked_rows(model, parts, gpu_profiles), parts[TARGETS])
+    rows = TrainingRows(case.asked_rows(model, parts, gpu_profiles), parts[TARGETS])
+    return _Told(rows, parts["request_rate_rps"].notna().to_numpy())
 
 
 class Training(NamedTuple):
