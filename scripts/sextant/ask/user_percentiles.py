@@ -13,6 +13,7 @@ from sextant.ask.requests import requests_of_case
 from sextant.ask.scheduling import Settings, scheduler_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import PERCENTILE_PREFIX, SLO
+from sextant.law.means import BatchLimits
 from sextant.law.roofline import Roofline
 from sextant.law.user_percentiles import (
     UserFactors,
@@ -21,11 +22,14 @@ from sextant.law.user_percentiles import (
     percentile_factors,
 )
 from sextant.points.frame import BASES, KEYS, has_percentiles
-from sextant.simulate.server import StepLaw
+from sextant.simulate.server import Scheduler, StepLaw
 from sextant.simulate.simulation import on_threads
 
 _MOST = 0.5
 """Share of the points above which a percentile, or a mean, is what the points have."""
+_CROWDED = 2.0
+"""Users over the requests that a replica holds, beyond which most wait to be let in, and the spread
+of what they wait hardly changes."""
 SIMULATED_USERS = (
     "Latencies of users are those of simulated users who come at all times. Most measurements are "
     "means of load tests, which count a first wave of requests that come all at once."
@@ -79,6 +83,7 @@ class UserPercentiles:
     """All that may be asked about."""
     _found: dict[tuple[str, int], UserFactors] = field(default_factory=dict, repr=False)
     """At powers of 2 of the users."""
+    _schedulers: dict[str, Scheduler] = field(default_factory=dict, repr=False)
 
     def factors(self, keys: pd.DataFrame) -> np.ndarray:
         """Return percentiles over what the law gives, of nTTFT and ITL, (rows, 2).
@@ -92,7 +97,8 @@ class UserPercentiles:
     def _over_published(self, keys: pd.DataFrame) -> UserFactors:
         """Return the factors at keys, each (rows, 2)."""
         names = keys["gpu_profile_id"].astype(str).to_numpy()
-        doublings = np.log2(np.maximum(keys["users"].to_numpy(float), 1.0))
+        most = np.array([self._most_told_apart(name) for name in names])
+        doublings = np.log2(np.clip(keys["users"].to_numpy(float), 1.0, most))
         low = np.floor(doublings).astype(int)
         high = np.ceil(doublings).astype(int)
         self._simulate({*zip(names, low, strict=True), *zip(names, high, strict=True)})
@@ -135,15 +141,28 @@ class UserPercentiles:
         laws = self._laws({name for name, _ in missing})
 
         def run(name: str, doublings: int) -> UserFactors:
-            scheduler = scheduler_of(self.case, Settings(), self.gpu_profiles[name])
-            users = 2**doublings
-            seed = self.case.question.seed
             return percentile_factors(
-                laws[name], scheduler, users, self._requests, self.simulated.asked, seed
+                laws[name],
+                self._scheduler(name),
+                int(2**doublings),
+                self._requests,
+                self.simulated.asked,
+                self.case.question.seed,
             )
 
         factors = on_threads(run, *zip(*missing, strict=True)) if missing else []
         self._found.update(zip(missing, factors, strict=True))
+
+    def _scheduler(self, name: str) -> Scheduler:
+        if name not in self._schedulers:
+            profile = self.gpu_profiles[name]
+            self._schedulers[name] = scheduler_of(self.case, Settings(), profile)
+        return self._schedulers[name]
+
+    def _most_told_apart(self, name: str) -> float:
+        """Return the users of a GPU profile beyond whom factors stay as they are."""
+        limits = BatchLimits.of(self._scheduler(name))
+        return max(_CROWDED * float(limits.most_decoding(self._requests.load)), 1.0)
 
     def _laws(self, names: set[str]) -> dict[str, StepLaw]:
         """Return the likeliest law of a step on GPU profiles."""

@@ -7,13 +7,14 @@ simulated twice, as the load test and as the users who are asked about: the rati
 into percentiles.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.simulate.server import OK, Scheduler, StepLaw
-from sextant.simulate.simulation import Simulation, simulate_closed
+from sextant.simulate.simulation import Simulation, TooFewRequests, simulate_closed
 from sextant.workload.requests import RequestStream
 
 _REQUESTS_A_USER = 10
@@ -21,14 +22,14 @@ _REQUESTS_A_USER = 10
 _SPREAD = 1 / 9
 """Share of its mean by which a length of a load test differs at most: InferenceX draws lengths from
 0.8 to 1.0 of the largest."""
-_ANSWERS = (20, 100)
+_ANSWERS = (10, 100)
 """Fewest and most answers of each user who is asked about."""
-_ALL_ANSWERS = 4_000
+_ALL_ANSWERS = 2_000
 """Answers of all these users, between the bounds."""
-_WARMUP = 3
+_WARMUP = 2
 """Answers' time after which they count: their first prompts come all at once."""
-_SPARE = 10
-"""Times as many requests as users are expected to send."""
+_SENT = 20
+"""Requests of each user that are made at first: more where they are too few."""
 
 
 class UserLatencies(NamedTuple):
@@ -106,16 +107,13 @@ def percentile_factors(
     """Return the asked percentiles over what is published of users; 1 where none is answered."""
     answer_s = _answer_s(law, scheduler, users, requests)
     n_answers = int(np.clip(_ALL_ANSWERS // users, *_ANSWERS))
-    drawn = requests.drawn(_SPARE * n_answers * users, seed).no_longer_than(scheduler.longest)
-    sent = RequestStream.of_users(users, *drawn.lengths, seed)
-    steady = simulate_closed(
-        users,
-        sent.with_common_prefix(requests.prefix_hit_rate),
-        scheduler,
-        law,
-        duration_s=n_answers * answer_s,
-        warmup_s=_WARMUP * answer_s,
-    )
+
+    def send(n: int) -> RequestStream:
+        drawn = requests.drawn(n, seed).no_longer_than(scheduler.longest)
+        return RequestStream.of_users(users, *drawn.lengths, seed)
+
+    times = _LoadTimes(n_answers * answer_s, _WARMUP * answer_s)
+    steady = _served(law, scheduler, users, send, times, requests.prefix_hit_rate)
     load_test = load_test_of(law, scheduler, users, requests, seed)
 
     medians = UserLatencies("ttft", ("tpot",), (50, 50))
@@ -136,12 +134,46 @@ def load_test_of(
     law: StepLaw, scheduler: Scheduler, users: int, requests: UserRequests, seed: int
 ) -> Simulation:
     """Return a load test as sources run it: users begin at once and send ten requests each."""
-    n = _SPARE * _REQUESTS_A_USER * users
-    drawn = requests.of_load_test(n, seed).no_longer_than(scheduler.longest)
-    sent = RequestStream.of(np.zeros(n), *drawn.lengths)
-    duration_s = _REQUESTS_A_USER * _answer_s(law, scheduler, users, requests)
-    sent = sent.with_common_prefix(requests.prefix_hit_rate)
-    return simulate_closed(users, sent, scheduler, law, duration_s=duration_s)
+
+    def send(n: int) -> RequestStream:
+        drawn = requests.of_load_test(n, seed).no_longer_than(scheduler.longest)
+        return RequestStream.of(np.zeros(n), *drawn.lengths)
+
+    answer_s = _answer_s(law, scheduler, users, requests)
+    times = _LoadTimes(_REQUESTS_A_USER * answer_s)
+    return _served(law, scheduler, users, send, times, requests.prefix_hit_rate)
+
+
+class _LoadTimes(NamedTuple):
+    """How long users send requests."""
+
+    duration_s: float
+    warmup_s: float = 0.0  #: Requests sent before do not count.
+
+
+def _served(
+    law: StepLaw,
+    scheduler: Scheduler,
+    users: int,
+    send: Callable[[int], RequestStream],
+    times: _LoadTimes,
+    prefix_hit_rate: float,
+) -> Simulation:
+    """Return what users get; `send` makes as many requests as they may send."""
+    n = _SENT * users
+    while True:
+        sent = send(n).with_common_prefix(prefix_hit_rate)
+        try:
+            return simulate_closed(
+                users,
+                sent,
+                scheduler,
+                law,
+                duration_s=times.duration_s,
+                warmup_s=times.warmup_s,
+            )
+        except TooFewRequests:
+            n *= 4
 
 
 def _answer_s(law: StepLaw, scheduler: Scheduler, users: int, requests: UserRequests) -> float:
