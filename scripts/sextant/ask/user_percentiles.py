@@ -12,7 +12,7 @@ from sextant.ask.case import Case
 from sextant.ask.requests import requests_of_case
 from sextant.ask.scheduling import Settings, scheduler_of
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.slo import PERCENTILE_PREFIX, SLO
+from sextant.facts.slo import PERCENTILE_PREFIX, SLO, factor
 from sextant.law.means import BatchLimits
 from sextant.law.roofline import Roofline
 from sextant.law.user_percentiles import (
@@ -21,7 +21,7 @@ from sextant.law.user_percentiles import (
     UserRequests,
     percentile_factors,
 )
-from sextant.points.frame import BASES, KEYS, has_percentiles
+from sextant.points.frame import BASES, KEYS, TARGETS, has_percentiles
 from sextant.simulate.server import Scheduler, StepLaw
 from sextant.simulate.simulation import on_threads
 
@@ -130,9 +130,10 @@ class UserPercentiles:
                 mean_ms = rows[f"mean_{name}_ms"] * over.over_mean[:, side]
                 columns[column] = rows[column].where(has[:, side], median_ms.fillna(mean_ms))
             median_ms, mean_ms = (rows[f"{it}_{names[0]}_ms"] for it in ("median", "mean"))
+            basis_ms = median_ms.fillna(mean_ms).where(~has[:, side])
             statistics = np.where(median_ms.notna(), "median", "mean")
-            columns[basis] = pd.Series(np.where(has[:, side], "", statistics), rows.index)
-            columns[f"{basis}_ms"] = median_ms.fillna(mean_ms).where(~has[:, side])
+            columns[basis] = pd.Series(np.where(basis_ms.isna(), "", statistics), rows.index)
+            columns[f"{basis}_ms"] = basis_ms
         return pd.concat([rows.assign(**columns), points[~is_of_users]])
 
     def _simulate(self, pairs: set[tuple[str, int]]) -> None:
@@ -141,6 +142,8 @@ class UserPercentiles:
         laws = self._laws({name for name, _ in missing})
 
         def run(name: str, doublings: int) -> UserFactors:
+            if name not in laws:
+                return self._without_steps()
             return percentile_factors(
                 laws[name],
                 self._scheduler(name),
@@ -165,7 +168,7 @@ class UserPercentiles:
         return max(_CROWDED * float(limits.most_decoding(self._requests.load)), 1.0)
 
     def _laws(self, names: set[str]) -> dict[str, StepLaw]:
-        """Return the likeliest law of a step on GPU profiles."""
+        """Return the likeliest law of a step on GPU profiles, where one is known."""
         if not names:
             return {}
         ordered = sorted(names)
@@ -173,8 +176,20 @@ class UserPercentiles:
         # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
         uncached = self.case.varied({"prefix_hit_rate": 0.0})
         rows = uncached.asked_rows(self.model, keys, self.gpu_profiles)
+        rows = rows[rows["is_eager"] == 0].reset_index(drop=True)
+        if rows.empty:
+            return {}
         laws = self.model.step_laws(rows, 0, self.case.question.seed)
-        return {name: StepLaw.of(terms[0]) for name, terms in zip(ordered, laws, strict=True)}
+        names_of_laws = rows["gpu_profile_id"]
+        return {name: StepLaw.of(terms[0]) for name, terms in zip(names_of_laws, laws, strict=True)}
+
+    def _without_steps(self) -> UserFactors:
+        """Return factors of other servers, where no step can be simulated: means are medians."""
+        percentiles = self.simulated.asked.percentiles
+        factors = np.array(
+            [factor(it, 50, at) for it, at in zip(TARGETS, percentiles, strict=True)]
+        )
+        return UserFactors(factors, factors)
 
     @cached_property
     def _requests(self) -> UserRequests:

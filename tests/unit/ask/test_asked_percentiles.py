@@ -15,7 +15,7 @@ from sextant.ask.user_percentiles import (
     UserPercentiles,
     latencies_to_simulate,
 )
-from sextant.facts.slo import SLO
+from sextant.facts.slo import SLO, factor
 from sextant.points.frame import complete
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
@@ -90,6 +90,18 @@ def test_a_measured_percentile_stays_and_others_name_what_they_come_from() -> No
     assert filled["p95_ttft_ms"] == pytest.approx(300.0 * factor)
     assert (filled["ttft_basis"], filled["ttft_basis_ms"]) == ("mean", 300.0)
     assert (filled["p95_tpot_ms"], filled["itl_basis"]) == (12.0, "")
+
+
+def test_servers_whose_steps_nobody_knows_have_the_factors_of_others() -> None:
+    sources = ("archive:inferencex", "archive:llm-pilot")
+    question = replace(UNMEASURED, engine="tgis", sources=sources)
+    case = read_case(question, need_prices=False)
+    fitted = fit_predictor(make_predictor(question, case.gpu_profiles), case, asked(95))
+    percentiles = fitted.percentiles(case, asked(95))
+    assert percentiles is not None
+    keys = pd.DataFrame({"gpu_profile_id": PROFILE, "users": [1, 64]})
+    expected = [factor("nttft_ms", 50, 95), factor("itl_ms", 50, 95)]
+    np.testing.assert_allclose(percentiles.factors(keys), [expected, expected])
 
 
 def test_users_between_powers_of_two_lie_between_them() -> None:
