@@ -61,7 +61,9 @@ def latencies_to_simulate(points: pd.DataFrame, slo: SLO) -> SimulatedLatencies 
         bool(later.any() and has_median[later, 1].mean() <= _MOST),
     )
     limited = tuple(name for name in _SIDES[1] if name in slo.limits)
-    asked = UserLatencies(slo.first_token, limited or ("tpot",), slo.percentiles)
+    asked = UserLatencies(
+        slo.first_token, limited or ("tpot",), slo.percentiles, is_of_e2e=[*slo.limits] == ["e2e"]
+    )
     return SimulatedLatencies(asked, is_mean)
 
 

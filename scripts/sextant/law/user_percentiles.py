@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sextant.facts.answer_times import answer_ms
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.simulate.server import OK, Scheduler, StepLaw
 from sextant.simulate.simulation import Simulation, TooFewRequests, simulate_closed
@@ -39,6 +40,9 @@ class UserLatencies(NamedTuple):
     later: tuple[str, ...]
     """Of `tpot`, of each request, and `itl`, of each gap; of several the longest."""
     percentiles: tuple[int, int]  #: Of the first token, and of the later ones.
+    is_of_e2e: bool = False
+    """Whether E2E alone is limited: both latencies are scaled so that they make up its percentile,
+    as long answers are not those that wait longest."""
 
 
 class UserFactors(NamedTuple):
@@ -196,7 +200,13 @@ def _percentiles_ms(steady: Simulation, asked: UserLatencies) -> np.ndarray:
         "tpot": np.nanpercentile(1e3 * steady.tpot_s[is_ok], later),
         "itl": 1e3 * steady.gaps.quantile_s(later / 100),
     }
-    return np.array([np.percentile(first_ms, first), max(of_later[name] for name in asked.later)])
+    found_ms = np.array(
+        [np.percentile(first_ms, first), max(of_later[name] for name in asked.later)]
+    )
+    if not asked.is_of_e2e:
+        return found_ms
+    made_up_ms = answer_ms(found_ms[0], found_ms[1], steady.output_tokens[is_ok].mean())
+    return found_ms * np.percentile(1e3 * steady.e2e_s[is_ok], first) / made_up_ms
 
 
 def _means_ms(load_test: Simulation) -> np.ndarray:

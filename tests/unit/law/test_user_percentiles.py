@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from sextant.law.user_percentiles import UserLatencies, UserRequests, percentile_factors
 from sextant.simulate.server import Scheduler, StepLaw
@@ -48,6 +49,16 @@ def test_requests_that_differ_have_longer_tails() -> None:
     rng = np.random.default_rng(0)
     varied = UserRequests(*np.ceil(np.exp(rng.normal([[6.66], [5.05]], 0.7, (2, 5000)))))
     assert over_mean(16, asked(95), varied)[0] > 1.3 * over_mean(16, asked(95))[0]
+
+
+def test_both_latencies_make_up_the_percentile_of_answers_that_differ_in_length() -> None:
+    outputs = np.ceil(np.exp(np.random.default_rng(0).normal(5.05, 0.7, 5000)))
+    varied = UserRequests(np.full(5000, 1000.0), outputs)
+    of_answers = asked(95)._replace(is_of_e2e=True)
+    ratios = over_mean(16, of_answers, varied) / over_mean(16, asked(95), varied)
+    # Nearly all of an answer are its later tokens; one in twenty has three times the mean.
+    assert ratios[0] == pytest.approx(ratios[1])
+    assert ratios[1] == pytest.approx(np.quantile(outputs, 0.95) / outputs.mean(), rel=0.15)
 
 
 def test_the_same_seed_gives_the_same_factors() -> None:
