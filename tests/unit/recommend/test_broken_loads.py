@@ -70,15 +70,19 @@ def test_users_that_broke_a_limit_send_a_rate_that_is_offered_to_no_replica(tmp_
     what = {"hf_config": LLAMA, "requests": REQUESTS, "gpu_profile_ids": ("1xH100-80GB",)}
     slo = SLO("asked", **LIMITS, request_rate_rps=24.0)
     asked = Question(slo, **what, probe=probe)
-    # No law gives both loads, so little is sure of others.
-    unsure = recommended(replace(asked, risk=0.1))
-    assert unsure["replicas"] is None
-    assert "TTFT keeps its limit in too few draws" in unsure["text"]
     answer = recommended(replace(asked, risk=0.4))
     # 6 users, each of whom gets an answer in 500 + 65 × 15 ms.
     broken_rps = 6 / (0.5 + 65 * 0.015)
     assert answer["replicas"] > 24 / broken_rps
     assert "6 users broke a limit (TTFT 500 ms)" in answer["text"]
+
+
+def test_a_limit_that_the_median_keeps_is_said_to_be_kept_in_too_few_draws() -> None:
+    what = {"hf_config": LLAMA, "requests": REQUESTS, "gpu_profile_ids": ("1xH100-80GB",)}
+    slo = SLO("asked", **LIMITS | {"ttft_ms": 40.0}, request_rate_rps=24.0)
+    unsure = recommended(Question(slo, **what, risk=0.02))
+    assert unsure["replicas"] is None
+    assert "TTFT keeps its limit in too few draws" in unsure["text"]
 
 
 def test_of_each_limit_the_lowest_rate_that_broke_it_counts() -> None:
