@@ -152,16 +152,16 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     if simulates_users and slo.percentiles != MEDIANS.percentiles:
         training = training_at(model, case, MEDIANS)
     gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-    told = _told(model, case, gpu_profiles)
+    probed = _probed_rows(model, case, gpu_profiles)
 
     fitted = Fitted(model, training.latencies, gpu_profiles, tuple(training.notes), simulates_users)
     if type(model) is Roofline:
         fit_or_restore(model, training.rows, None)
-        if told is not None:
-            references = told.as_fitted(fitted.percentiles(case, slo))
+        if probed is not None:
+            references = probed.as_fitted(fitted.percentiles(case, slo))
             fit_or_restore(model, training.rows, references)
     else:
-        model.fit(training.rows, told.rows if told else None)
+        model.fit(training.rows, probed.rows if probed else None)
     if case.serving.speculative and not fitted.has_steps:
         problem = "speculation is known of servers with CUDA graphs alone"
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
@@ -169,7 +169,7 @@ def fit_predictor(model: JointPredictor, case: Case, slo: SLO) -> Fitted:
     return fitted
 
 
-class _Told(NamedTuple):
+class _ProbedRows(NamedTuple):
     """What the asker measured, at the asked percentiles."""
 
     rows: TrainingRows
@@ -183,7 +183,9 @@ class _Told(NamedTuple):
         return self.rows._replace(y=self.rows.y / factors)
 
 
-def _told(model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]) -> _Told | None:
+def _probed_rows(
+    model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]
+) -> _ProbedRows | None:
     """Return what the asker measured; None: nothing of both latencies.
 
     The GPU profiles of the probe join `gpu_profiles`.
@@ -197,7 +199,7 @@ def _told(model: JointPredictor, case: Case, gpu_profiles: dict[str, GPUProfile]
         return None
     parts = parts.astype({"users": "int64"})
     rows = TrainingRows(case.asked_rows(model, parts, gpu_profiles), parts[TARGETS])
-    return _Told(rows, parts["request_rate_rps"].notna().to_numpy())
+    return _ProbedRows(rows, parts["request_rate_rps"].notna().to_numpy())
 
 
 class Training(NamedTuple):

@@ -28,9 +28,9 @@ _ANSWERS = (10, 100)
 _ALL_ANSWERS = 2_000
 """Answers of all these users, between the bounds."""
 _WARMUP = 2
-"""Answers' time after which they count: their first prompts come all at once."""
+"""Times of an answer before these users' requests count: their first prompts come all at once."""
 _SENT = 20
-"""Requests of each user that are made at first: more where they are too few."""
+"""Requests of each user that are drawn at first; more are drawn where they run out."""
 
 
 class UserLatencies(NamedTuple):

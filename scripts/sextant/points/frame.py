@@ -255,7 +255,7 @@ def _bases(points: pd.DataFrame, slo: SLO) -> dict[str, pd.Series]:
 def has_percentiles(points: pd.DataFrame, percentiles: tuple[int, int]) -> np.ndarray:
     """Return whether points have these percentiles of TTFT and ITL themselves, (points, 2).
 
-    A mean is no percentile.
+    A mean does not count as a median here.
     """
     first, later = (PERCENTILE_PREFIX[percentile] for percentile in percentiles)
     sides = ([f"{first}_ttft_ms", f"{first}_nttft_ms"], [f"{later}_itl_ms", f"{later}_tpot_ms"])
