@@ -248,7 +248,7 @@ def told(study: Study, rows: np.ndarray, known: Sequence[StepLaw]) -> list[StepL
         request_rate_rps=stage["rate"],
     )
     law = known[at].array()
-    fitted_law = fit_laws_to_probe(law[None], scheduler, probe)[0]
+    fitted_law = fit_laws_to_probe(law[None], scheduler, probe).values[0]
     scales = fitted_law / np.where(law == 0, 1, law)
     return [StepLaw.of(law.array() * np.where(law.array() == 0, 0, scales)) for law in known]
 
