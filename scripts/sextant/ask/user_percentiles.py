@@ -1,5 +1,6 @@
 """Percentiles of the latencies of a case's users, by simulation of the fitted law."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,9 +28,10 @@ from sextant.simulate.simulation import on_threads
 
 _MOST = 0.5
 """Share of the points above which a percentile, or a mean, is what the points have."""
-_CROWDED = 2.0
-"""Users over the requests that a replica holds, beyond which most wait to be let in, and the spread
-of what they wait hardly changes."""
+_CROWDED = (0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+"""Users over the requests that a replica holds, between which latencies bend. Below the first,
+powers of 2 tell them; beyond the last most users wait to be let in, and the spread of what they
+wait hardly changes."""
 SIMULATED_USERS = (
     "Latencies of users are those of simulated users who come at all times. Most measurements are "
     "means of load tests, which count a first wave of requests that come all at once."
@@ -74,6 +76,14 @@ def _has_any(points: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     return has
 
 
+class _LevelsBeside(NamedTuple):
+    """Simulated numbers of users on both sides of another, and how far it is from the lower."""
+
+    low: int
+    high: int
+    share: float  #: Of the difference of the logarithms.
+
+
 @dataclass(frozen=True, eq=False)
 class UserPercentiles:
     """What turns the latencies of a fitted law into the percentiles that are asked for."""
@@ -84,14 +94,14 @@ class UserPercentiles:
     gpu_profiles: Mapping[str, GPUProfile]
     """All that may be asked about."""
     _found: dict[tuple[str, int], UserFactors] = field(default_factory=dict, repr=False)
-    """At powers of 2 of the users."""
+    """By GPU profile and users."""
     _schedulers: dict[str, Scheduler] = field(default_factory=dict, repr=False)
 
     def factors(self, keys: pd.DataFrame) -> np.ndarray:
         """Return percentiles over what the law gives, of nTTFT and ITL, (rows, 2).
 
         Args:
-            keys: `gpu_profile_id, users`; between powers of 2 of the users it is interpolated.
+            keys: `gpu_profile_id, users`; between the users of `_levels` it is interpolated.
         """
         both = self._over_published(keys)
         return np.where(self.simulated.is_mean, both.over_mean, both.over_median)
@@ -99,17 +109,12 @@ class UserPercentiles:
     def _over_published(self, keys: pd.DataFrame) -> UserFactors:
         """Return the factors at keys, each (rows, 2)."""
         names = keys["gpu_profile_id"].astype(str).to_numpy()
-        most = np.array([self._most_told_apart(name) for name in names])
-        doublings = np.log2(np.clip(keys["users"].to_numpy(float), 1.0, most))
-        low = np.floor(doublings).astype(int)
-        high = np.ceil(doublings).astype(int)
-        self._simulate({*zip(names, low, strict=True), *zip(names, high, strict=True)})
+        ends = pd.DataFrame(map(self._levels_beside, names, keys["users"].to_numpy(float)))
+        pairs = [[*zip(names, ends[end], strict=True)] for end in ("low", "high")]
+        self._simulate({*pairs[0], *pairs[1]})
 
-        below, above = (
-            np.log([self._found[pair] for pair in zip(names, level, strict=True)])
-            for level in (low, high)
-        )
-        share = (doublings - low)[:, None, None]
+        below, above = (np.log([self._found[pair] for pair in level]) for level in pairs)
+        share = ends["share"].to_numpy()[:, None, None]
         found = np.exp((1 - share) * below + share * above).reshape(len(keys), 2, 2)
         return UserFactors(found[:, 0], found[:, 1])
 
@@ -139,17 +144,17 @@ class UserPercentiles:
         return pd.concat([rows.assign(**columns), points[~is_of_users]])
 
     def _simulate(self, pairs: set[tuple[str, int]]) -> None:
-        """Simulate users on GPU profiles, at powers of 2, that were not simulated yet."""
+        """Simulate numbers of users on GPU profiles that were not simulated yet."""
         missing = sorted(pairs - self._found.keys())
         laws = self._laws({name for name, _ in missing})
 
-        def run(name: str, doublings: int) -> UserFactors:
+        def run(name: str, users: int) -> UserFactors:
             if name not in laws:
                 return self._without_steps()
             return percentile_factors(
                 laws[name],
                 self._scheduler(name),
-                int(2**doublings),
+                users,
                 self._requests,
                 self.simulated.asked,
                 self.case.question.seed,
@@ -164,10 +169,23 @@ class UserPercentiles:
             self._schedulers[name] = scheduler_of(self.case, Settings(), profile)
         return self._schedulers[name]
 
-    def _most_told_apart(self, name: str) -> float:
-        """Return the users of a GPU profile beyond whom factors stay as they are."""
+    def _levels_beside(self, name: str, users: float) -> _LevelsBeside:
+        """Return between which simulated users of a GPU profile a number of users lies."""
+        levels = self._levels(name)
+        users = float(np.clip(users, levels[0], levels[-1]))
+        place = int(np.clip(np.searchsorted(levels, users), 1, max(len(levels) - 1, 1)))
+        low, high = levels[place - 1], levels[min(place, len(levels) - 1)]
+        if high == low or users == low:
+            return _LevelsBeside(int(low), int(low), 0.0)
+        return _LevelsBeside(int(low), int(high), math.log(users / low) / math.log(high / low))
+
+    def _levels(self, name: str) -> np.ndarray:
+        """Return the numbers of users, ascending, that are simulated on a GPU profile."""
         limits = BatchLimits.of(self._scheduler(name))
-        return max(_CROWDED * float(limits.most_decoding(self._requests.load)), 1.0)
+        held = max(float(limits.most_decoding(self._requests.load)), 1.0)
+        crowded = np.ceil(held * np.array(_CROWDED))
+        doubled = 2.0 ** np.arange(math.ceil(math.log2(crowded[0])))
+        return np.unique([*doubled, *crowded])
 
     def _laws(self, names: set[str]) -> dict[str, StepLaw]:
         """Return the likeliest law of a step on GPU profiles, where one is known."""
