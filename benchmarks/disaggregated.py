@@ -40,8 +40,9 @@ LOAD = ["backend", "system", "precision", "isl", "osl", "concurrency"]
 REQUESTS_A_USER = 10
 SPREAD = 1 / 9
 """Lengths are drawn within this share of their mean: the client draws them from 0.8 to 1.0 of the
-nominal ones (`--random-range-ratio 0.8` of sa-bench in github.com/NVIDIA/srt-slurm), and what the
-sources call a token, and so the law, is one of a nominal length."""
+nominal ones (`--random-range-ratio 0.8` of sa-bench in github.com/NVIDIA/srt-slurm)."""
+MEAN_SHARE = 0.9
+"""Mean length over the nominal one."""
 SLOTS = Path(__file__).with_name("disaggregated_slots.tsv")
 """`max_batch_size` of TensorRT-LLM's decode workers, for each copy of attention, as the recipes of
 github.com/NVIDIA/srt-slurm (recipes/trtllm) name it; which recipe a point ran is in `nvidia-master`
@@ -119,8 +120,8 @@ def deepseek(model: Roofline) -> pd.DataFrame:
             {
                 "llm_id": "deepseek",
                 "gpu_profile_id": names,
-                "input_tokens": table["isl"].astype(float),
-                "output_tokens": table["osl"].astype(float),
+                "input_tokens": MEAN_SHARE * table["isl"],
+                "output_tokens": MEAN_SHARE * table["osl"],
                 "engine": table["backend"],
                 "engine_version": table["backend_version"],
                 "precision": table["precision"].map({"fp8": "fp8", "fp4": "nvfp4"}),
@@ -140,7 +141,8 @@ def deepseek(model: Roofline) -> pd.DataFrame:
         between = handover(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
         users = int(point["concurrency"])
         n = users * REQUESTS_A_USER
-        sent = requests(point["isl"], point["osl"], n, np.zeros(n))
+        lengths = MEAN_SHARE * point["isl"], MEAN_SHARE * point["osl"]
+        sent = requests(*lengths, n, np.zeros(n))
         made = simulate_users_apart(users, sent, of["prefill"], of["decode"], between)
         ttft_ms, tpot_ms = means(made)
         rows.append(
@@ -152,6 +154,7 @@ def deepseek(model: Roofline) -> pd.DataFrame:
                 "TPOT": point["silicon_tpot_ms"],
                 "predicted TPOT": tpot_ms,
                 "requests/s": point["implied_rate_rps"],
+                # As the table implies the measured one: by the nominal length.
                 "predicted requests/s": 1e3 * users / (ttft_ms + (point["osl"] - 1) * tpot_ms),
             }
         )

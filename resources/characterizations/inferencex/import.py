@@ -13,6 +13,7 @@ import csv
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 # For a checkout in which the library is not installed.
@@ -47,6 +48,12 @@ GPU_IDS = {
 MXFP4 = ("openai/gpt-oss-120b",)
 """LLMs whose published 4-bit weights are MXFP4, although the table calls them NVFP4."""
 _PRECISIONS = {"fp8": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4"}
+_AUTHORS_RUNS = "aic-auto-gap-analysis"
+"""Part of the source of rows that aiconfigurator's authors measured: their requests are alike."""
+_MEAN_SHARE = 0.9
+"""Mean length over the nominal one: InferenceX draws lengths from 80 to 100% of it, uniformly."""
+_FP8_CACHE = ("meta-llama/Llama-3.1-70B",)
+"""LLMs that InferenceX's recipes serve with an FP8 cache on all GPUs."""
 _DENSE = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "nvidia/Llama-3.1-8B-Instruct-FP8")
 _NUMBERS = ["batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]
 _SERVED = ["model_path", "system", "precision", "isl", "osl", "users"]
@@ -84,6 +91,10 @@ def _read(published: Path) -> pd.DataFrame:
         named = source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
         rows["users"] = named.fillna(rows["batch_size"]).astype(int)
         rows["measured_on"] = source.str.extract(r"measured=(\d{4}-\d{2}-\d{2})")[0]
+        is_alike = source.str.contains(_AUTHORS_RUNS, na=False)
+        lengths = rows[["isl", "osl"]].apply(pd.to_numeric)
+        means = lengths.where(is_alike, (lengths * _MEAN_SHARE).round().astype(int), axis=0)
+        rows[["input_tokens", "output_tokens"]] = means
         rows["moe_width"] = rows["moe_tp_size"] * rows["moe_ep_size"]
     except (OSError, ValueError, KeyError, csv.Error) as error:
         problem = f"not InferenceX's table ({error})"
@@ -117,11 +128,13 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
             "gpu_profile_id": n_gpus.astype(str) + "x" + gpu_ids,
             "engine_version": rows["backend_version"],
             "precision": precision,
+            "kv_precision": _kv_precision(rows, precision),
             "tensor_parallel": n_gpus // copies,
             "data_parallel": copies,
             "expert_parallel": n_gpus.where(rows["moe_ep_size"] > 1, 1),
-            "input_tokens": rows["isl"],
-            "output_tokens": rows["osl"],
+            "max_num_batched_tokens": _step_tokens(rows),
+            "input_tokens": rows["input_tokens"],
+            "output_tokens": rows["output_tokens"],
             "users": rows["users"],
             "mean_ttft_ms": rows["silicon_ttft_ms"],
             "mean_tpot_ms": rows["silicon_tpot_ms"],
@@ -129,6 +142,34 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
             "run_id": rows["id"],
         }
     )
+
+
+def _kv_precision(rows: pd.DataFrame, precision: pd.Series) -> pd.Series:
+    """Return the precision of each row's KV cache by InferenceX's recipes; NaN: not known.
+
+    vLLM 0.14 and later keep the cache as a checkpoint says: those in NVFP4 say FP8.
+    """
+    is_of = {name: rows["model_path"].str.contains(name) for name in ("gpt-oss", "Kimi", "MiniMax")}
+    on_blackwell = rows["system"].str.startswith("b")
+    is_release = ~rows["backend_version"].str.contains("nightly", na=False)
+    is_late = rows["backend_version"] == "0.19.0"
+    is_fp8 = (
+        rows["model_path"].isin(_FP8_CACHE)
+        | (is_of["gpt-oss"] & on_blackwell)
+        | (precision == "nvfp4")
+        | (is_of["MiniMax"] & on_blackwell & is_late)
+    )
+    is_known = is_of["gpt-oss"] | is_of["Kimi"] | (is_of["MiniMax"] & is_release)
+    # 16-bit weights keep a 16-bit cache.
+    is_16_bit = ~is_fp8 & (is_known | precision.isna())
+    return pd.Series(np.select([is_fp8, is_16_bit], ["fp8", "bf16"], None), rows.index)
+
+
+def _step_tokens(rows: pd.DataFrame) -> pd.Series:
+    """Return the most tokens of a step, where a recipe states others than vLLM's default."""
+    is_minimax = rows["model_path"].str.contains("MiniMax") & rows["system"].str.startswith("b")
+    is_stated = is_minimax & (rows["backend_version"] == "0.19.0")
+    return (2 * rows["isl"]).where(is_stated).astype("Int64")
 
 
 if __name__ == "__main__":

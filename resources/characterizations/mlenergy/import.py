@@ -43,6 +43,9 @@ ABOUT = Description(
 )
 GPU_IDS = {"H100": "H100-80GB", "B200": "B200-180GB"}
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
+_KV_PRECISION = "bf16"
+"""The configurations (github.com/ml-energy/benchmark, `configs/vllm`) leave the KV cache to vLLM
+0.11, which keeps it as wide as the activations."""
 _COLUMNS = {
     "avg_output_len": "output_tokens",
     "max_num_seqs": "users",
@@ -102,6 +105,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
         model=rows["model_id"],
         gpu_profile_id=rows["num_gpus"].astype(str) + "x" + rows["gpu_model"].map(GPU_IDS),
         precision=rows["weight_precision"].map(_PRECISIONS),
+        kv_precision=_KV_PRECISION,
         tensor_parallel=rows["num_gpus"] // rows["data_parallel"],
         data_parallel=rows["data_parallel"],
         expert_parallel=rows["num_gpus"].where(is_split, 1),

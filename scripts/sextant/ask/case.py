@@ -53,7 +53,7 @@ from sextant.facts.llm import (
     load_llm,
     served,
 )
-from sextant.points.frame import KEYS, LENGTHS, SERVING, WAIT, FactTables, execution_classes
+from sextant.points.frame import KEYS, LENGTHS, SCHEDULING, SERVING, FactTables, execution_classes
 from sextant.points.verdict import ProbeOutcome, Verdict
 from sextant.predict.predictor import JointPredictor
 
@@ -489,7 +489,7 @@ class Case:
         medians = self.source.characterization.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
         lengths = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
-        return points[["source", *KEYS, *SERVING, WAIT]].join(lengths)
+        return points[["source", *KEYS, *SERVING, *SCHEDULING]].join(lengths)
 
     def asked_rows(
         self, model: JointPredictor, keys: pd.DataFrame, gpu_profiles: Mapping[str, GPUProfile]
@@ -498,10 +498,10 @@ class Case:
         are measured.
 
         Where `keys` have lengths, these are the requests'; else the asked ones count. Where `keys`
-        have the steps that servers were set up to wait, these servers wait so.
+        have settings of the scheduler, these servers plan so.
         """
         facts = FactTables(self.llms, gpu_profiles, self.source.characterization.features)
-        stated = keys[[name for name in (*LENGTHS, WAIT) if name in keys]]
+        stated = keys[[name for name in (*LENGTHS, *SCHEDULING) if name in keys]]
         points = self.source.characterization.points
         of_engine = points[points["engine"] == self.engine]
         main_source = (of_engine if len(of_engine) else points)["source"].mode()[0]

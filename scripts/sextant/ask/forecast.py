@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.decide.decision import loads
 from sextant.facts.answer_times import answer_ms, rate_of_users
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import precision_of
+from sextant.facts.llm import kv_precision_of, precision_of
 from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import Calibration
 from sextant.law.fact_rows import fact_rows
@@ -25,7 +25,7 @@ from sextant.law.fits import fit_or_restore
 from sextant.law.plausible import impossible, set_aside_note
 from sextant.law.roofline import Roofline, has_steps
 from sextant.points import frame
-from sextant.points.frame import GRAPHS, KEYS, LENGTHS, TARGETS, WAIT, FactTables, judged
+from sextant.points.frame import GRAPHS, KEYS, LENGTHS, SCHEDULING, TARGETS, FactTables, judged
 from sextant.predict.predictor import (
     INTERVAL,
     PREDICTOR,
@@ -386,7 +386,7 @@ def own_source_points(
     of_length = [name for name in stated if "_ttft_" in name or "_e2e_" in name]
     points.loc[~is_same, of_length] = np.nan
     points = points[points[TARGETS].notna().any(axis=1) | frame.is_refused(points, slo)]
-    columns = [*KEYS, WAIT, *TARGETS, *stated, *_BASES, "failed_share"]
+    columns = [*KEYS, *SCHEDULING, *TARGETS, *stated, *_BASES, "failed_share"]
     return _one_per_load(points[columns].assign(**case.mean_lengths, e2e_ms=np.nan), slo)
 
 
@@ -447,6 +447,7 @@ def _alike_points(
     served_as = {
         "engine": case.serving.engine,
         "precision": case.serving.precision or precision_of(case.llm),
+        "kv_precision": case.serving.kv_precision or kv_precision_of(case.llm),
     }
     for name, value in served_as.items():
         points = points[points[name].isna() | (points[name] == value)]

@@ -16,7 +16,7 @@ from sextant.decide.latency_surface import ReplicaLaws
 from sextant.law.calibration import Calibration
 from sextant.law.means import BatchLimits, MeanLoad, broadcast_laws, closed_loop
 from sextant.law.probed_server import ProbeResult, match_laws
-from sextant.points.frame import TARGETS, WAIT
+from sextant.points.frame import STEP_TOKENS, TARGETS, WAIT
 
 _N_LOADS = 6
 """Loads at which a law is to give the moved latencies."""
@@ -99,7 +99,7 @@ def _latencies_ms(
 
     Args:
         replicas: by GPU profile.
-        rows: `gpu_profile_id, users`, and the steps that servers were set up to wait.
+        rows: `gpu_profile_id, users`, and the settings of servers that were measured.
         load: the requests.
     """
     n_laws = len(next(iter(replicas.values())).terms)
@@ -108,8 +108,12 @@ def _latencies_ms(
         replica = replicas[str(name)]
         limits = BatchLimits.of(replica.scheduler)
         if WAIT in rows:
-            wait_steps = rows[WAIT].fillna(0.0).to_numpy(float)[indices]
-            limits = limits._replace(wait_steps=wait_steps)
+            at = rows.iloc[indices]
+            tokens = at[STEP_TOKENS].fillna(limits.max_num_batched_tokens)
+            limits = limits._replace(
+                wait_steps=at[WAIT].fillna(0.0).to_numpy(float),
+                max_num_batched_tokens=tokens.to_numpy(float),
+            )
         users = rows["users"].to_numpy(float)[indices]
         means = closed_loop(broadcast_laws(replica.terms), limits, load, users)
         latencies_ms[:, indices, 0] = means.ttft_ms / load.input_tokens

@@ -21,7 +21,16 @@ from sextant.facts.llm import DTYPE_PRECISION, LLM, QUANTIZED, Speculating, prec
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.facts.nodes import link_gb_s, network_sync_ms
 from sextant.points import frame
-from sextant.points.frame import GRAPHS, IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
+from sextant.points.frame import (
+    GRAPHS,
+    IDENTIFIERS,
+    LENGTHS,
+    SCHEDULING,
+    SERVING,
+    STEP_TOKENS,
+    WAIT,
+    FactTables,
+)
 
 _TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
 _SMALL_KERNEL_MS = 0.0025
@@ -53,12 +62,12 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
 
     Args:
         keys: identifiers, users and mean `input_tokens, output_tokens`, one row per point. Further
-            columns are optional: those of `SERVING`; `prefix_hit_rate`, the cached share of the
-            input (default 0); `wait_steps`, the steps that a prompt waits by the server's settings
-            (default: the engine's); `source`, who measured (default: no effect).
+            columns are optional: those of `SERVING`; those of `SCHEDULING` (default: the engine's);
+            `prefix_hit_rate`, the cached share of the input (default 0); `source`, who measured
+            (default: no effect).
         facts: of the LLMs and GPU profiles.
     """
-    optional = [*SERVING, WAIT, "prefix_hit_rate", "source"]
+    optional = [*SERVING, *SCHEDULING, "prefix_hit_rate", "source"]
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *optional])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
 
@@ -94,8 +103,7 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     memories = map(memory, configurations, data_parallel, texts["engine_version"])
     devices = [facts.profiles[key.gpu_profile_id].devices for key in configurations]
     schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"], devices)]
-    rows = rows.assign(**_schedule_facts(schedulers))
-    gathered = pd.Series([float(it.max_waiting_steps) for it in schedulers], keys.index)
+    rows = rows.assign(**_schedule_facts(keys, schedulers))
     return rows.assign(
         **keys[IDENTIFIERS],
         users=keys["users"].astype(float),
@@ -113,8 +121,6 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         # Started without the CUDA graphs that the engine has; `is_eager`: it has none.
         is_uncaptured=(is_told & ~is_eager).astype(float),
         execution=execution,
-        # A prompt comes halfway through the gathering on average.
-        wait_steps=keys[WAIT].astype(float).fillna(gathered / 2),
         prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
         data_parallel=data_parallel,
         # Attention that is replicated leaves each device whole experts.
@@ -122,13 +128,19 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     )
 
 
-def _schedule_facts(schedulers: Sequence[EngineScheduler]) -> dict[str, list[float]]:
-    """Return the facts of how each row's server plans its steps."""
+def _schedule_facts(
+    keys: pd.DataFrame, schedulers: Sequence[EngineScheduler]
+) -> dict[str, pd.Series]:
+    """Return the facts of how each row's server plans its steps, by its settings or its engine."""
+    sheets = pd.DataFrame(schedulers, keys.index).astype(float)
+    stated = keys[SCHEDULING].astype(float)
     return {
-        "batched_tokens": [float(it.max_num_batched_tokens) for it in schedulers],
-        "is_asynchronous": [float(it.is_asynchronous) for it in schedulers],
-        "reserved_share": [it.reserved_share for it in schedulers],
-        "prompts_first": [float(it.prompts_first) for it in schedulers],
+        "batched_tokens": stated[STEP_TOKENS].fillna(sheets[STEP_TOKENS]),
+        # A prompt comes halfway through the gathering on average.
+        "wait_steps": stated[WAIT].fillna(sheets["max_waiting_steps"] / 2),
+        "is_asynchronous": sheets["is_asynchronous"],
+        "reserved_share": sheets["reserved_share"],
+        "prompts_first": sheets["prompts_first"],
     }
 
 

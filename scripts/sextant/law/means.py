@@ -67,6 +67,9 @@ class BatchLimits(NamedTuple):
     each sends ten requests: 1/20 is the first wave, whose users stay together for a while."""
     wait: Values = 1.0
     """Closed loop: wait for the steps under way, as a multiple of the wait at random arrivals."""
+    sharpness: Values = 20.0
+    """Closed loop: how sharply the memory bounds the sequences that decode. The less requests
+    differ in length, the less often some of few users wait. The default is of requests alike."""
     queue: Values = 1.0
     """Closed loop: wait of users beyond the memory, as a multiple of the wait at a steady load."""
     wait_steps: Values = 0.0
@@ -194,8 +197,6 @@ def open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np
 
 _ROUNDS = 5
 """Rounds of the search for the sequences that decode: each leaves a few percent of the error."""
-_SHARPNESS = 6.0
-"""How sharply the memory bounds the sequences that decode: requests differ in length."""
 _CROWDING = 1.5
 """Exponent of the number of others: the more there are, the longer a server gathers prompts."""
 
@@ -210,7 +211,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
     others = 1 - 1 / n
     later = load.later_tokens
     most = np.maximum(limits.most_decoding(load), 1.0)
-    decoding = _lesser(n, most)
+    decoding = _lesser(n, most, limits.sharpness)
     for _ in range(_ROUNDS):
         batch = 1 + decoding * others
         parts = step_parts(law, limits, load, batch)
@@ -234,7 +235,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
 
         ttft_ms = idle_ms + waiting_ms + wave_ms
         answer_ms = ttft_ms + later * itl_ms
-        decoding = _lesser(n * later * itl_ms / answer_ms, most)
+        decoding = _lesser(n * later * itl_ms / answer_ms, most, limits.sharpness)
 
     # A user's cycle takes n answers' decoding, divided by the number that decode at once. What
     # exceeds an answer is the queue.
@@ -245,9 +246,10 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
     return Means(ttft_ms, itl_ms, e2e_ms, rate_rps, decoding, batch, idle_ms, waiting_ms)
 
 
-def _lesser(values: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Return a smooth minimum."""
-    return values * (1 + (values / most) ** _SHARPNESS) ** (-1 / _SHARPNESS)
+def _lesser(values: np.ndarray, most: np.ndarray, sharpness: Values) -> np.ndarray:
+    """Return a smooth minimum, the closer to the lesser the sharper."""
+    over = sharpness * np.log(values / most)
+    return values * np.exp(-np.logaddexp(0.0, over) / sharpness)
 
 
 def saturation_rps(law: StepLaw, limits: BatchLimits, load: MeanLoad) -> np.ndarray:

@@ -38,7 +38,7 @@ PARAMETERS = {
     "prompt_launch": Parameter("the same for each layer, ms", 0.4, 0.4),
     "wait": Parameter("wait for the steps under way over that at random arrivals", 1.0, 0.3),
     "wave": Parameter("odds that a prompt is waited for, not seen while decoding", 0.064, 0.3),
-    "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
+    "memory": Parameter("requests in the KV cache over those of mean length that fit", 1.0, 0.0),
     "queue": Parameter("wait of users beyond the memory over that of a load that lasts", 1.0, 0.3),
     "gathering": Parameter("others at which a prompt waits half of what it may", 5.0, 0.0),
     "median": Parameter("prompts in a step at which the median gap has half of them", 2.0, 0.0),
@@ -52,6 +52,11 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 """Keys of `terms` that add up to the ITL."""
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
+_VARIED = 6.0
+"""Sharpness of the memory's bound where requests are of all lengths, as those of servers without
+CUDA graphs were."""
+_ALIKE = 20.0
+"""The same where they are alike."""
 _UNLIMITED = 1e6
 """Sequences: no source says how many a server was allowed."""
 
@@ -116,6 +121,7 @@ def batch_limits(phi: np.ndarray, facts: Columns) -> BatchLimits:
         prompts_first=facts["prompts_first"],
         wave=parameters["wave"] / (1 + parameters["wave"]),
         wait=parameters["wait"],
+        sharpness=np.where(facts["is_eager"], _VARIED, _ALIKE),
         queue=parameters["queue"],
         wait_steps=facts["wait_steps"],
         gathering=facts["is_eager"] * parameters["gathering"],

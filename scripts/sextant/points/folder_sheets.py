@@ -60,6 +60,8 @@ class Setup:
     """mean output length of the requests, above 0, up to 100,000,000"""
     wait_steps: Annotated[float, Field(ge=0, le=10_000)] | None = None
     """mean steps that a prompt waits by the server's settings, up to 10,000; empty: the engine's"""
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    """most tokens that a step computed; empty: the engine's default"""
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
     """date of the measurement, YYYY-MM-DD, with or without a time"""
 

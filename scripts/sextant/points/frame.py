@@ -29,7 +29,11 @@ SERVING = [*_SOFTWARE, *_LAYOUT, GRAPHS]
 where it is null. There are `data_parallel` copies of the attention layers. `cuda_graphs` says
 whether an engine that has them used them; null: as by default."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
-WAIT = "wait_steps"  # steps that a prompt waits by the server's settings
+WAIT = "wait_steps"
+STEP_TOKENS = "max_num_batched_tokens"
+SCHEDULING = [WAIT, STEP_TOKENS]
+"""Settings of a server's scheduler, null where it had its engine's: steps that a prompt waits, and
+the most tokens of a step."""
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
 TARGETS = ["nttft_ms", "itl_ms"]
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}  # of intervals
@@ -53,7 +57,7 @@ _COUNTS = ["n_ok", "n_failed"]
 _NAMES = ["measured_on", "run_id", "doubt"]
 _RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
-    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, WAIT),
+    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, *SCHEDULING),
     *(*LATENCY_COLUMNS, *_RATES, *_COUNTS, *_NAMES),
 ]
 """Every frame of points has these, null where its source lacks them; one row per measurement."""
@@ -127,10 +131,10 @@ def at_percentile(
 ) -> pd.DataFrame:
     """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
-    Columns: `source`, `IDENTIFIERS, LOAD, SERVING, LENGTHS, WAIT`, `nttft_ms, itl_ms` with `BOUNDS`
-    (NaN: unknown), rates and `more`. A percentile that a point lacks is estimated (`estimated`).
-    `users` of a point with a rate are the requests in flight, by Little's law. With `first_token`
-    `ttft`, `nttft_ms` is TTFT over mean input tokens, which spreads less than nTTFT.
+    Columns: `source`, `IDENTIFIERS, LOAD, SERVING, LENGTHS, SCHEDULING`, `nttft_ms, itl_ms` with
+    `BOUNDS` (NaN: unknown), rates and `more`. A percentile that a point lacks is estimated
+    (`estimated`). `users` of a point with a rate are the requests in flight, by Little's law. With
+    `first_token` `ttft`, `nttft_ms` is TTFT over mean input tokens, which spreads less than nTTFT.
     """
     # A copy is one block of memory, to which columns are added faster.
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS]))).copy()
@@ -157,7 +161,7 @@ def at_percentile(
     frame["users"] = frame["users"].astype("Int64").fillna(in_flight)
 
     bounds = [name for ends in BOUNDS.values() for name in ends]
-    numbers = [*LENGTHS, WAIT, *TARGETS, *bounds, *_RATES]
+    numbers = [*LENGTHS, *SCHEDULING, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers, *more]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")

@@ -317,7 +317,7 @@ def test_a_source_that_cannot_answer_is_an_error(tmp_path, monkeypatch, change, 
     with pytest.raises(InputError, match=said):
         find_source(replace(ASKED, **change))
     both = replace(ASKED, sources=("archive:mlenergy", "archive:inferencex"))
-    assert find_source(both).input_tokens == 1024
+    assert find_source(both).input_tokens == 922
 
 
 def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(source) -> None:

@@ -83,7 +83,7 @@ def test_a_point_with_more_users_than_ran_is_one_of_them(measured) -> None:
     answer_ms = ran["input_tokens"] * ran_ms[:, 0] + ran["output_tokens"] * ran_ms[:, 1]
     queue_ms = 7 * answer_ms / ran["input_tokens"]
     stated = ran_ms + np.column_stack([queue_ms, np.zeros(len(ran))])
-    short = (ran["input_tokens"] == 1024).to_numpy()
+    short = (ran["input_tokens"] == 922).to_numpy()
     assert kept_back(ran.assign(users=512.0), stated)[short].mean() > 0.9
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.points.folder import SHIPPED
+from sextant.points.frame import LENGTHS, SCHEDULING
 from support import script
 
 import_inferencex = script("resources/characterizations/inferencex/import.py").import_inferencex
@@ -16,6 +17,7 @@ import_mlenergy = script("resources/characterizations/mlenergy/import.py").impor
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 needs_mirror = pytest.mark.skipif(not MIRROR.is_dir(), reason="needs the mirror: SEXTANT_MIRROR")
 LLAMA, MOE = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
+MINIMAX = "MiniMaxAI/MiniMax-M2.5"
 ROW = {
     "id": "first", "backend": "vllm", "backend_version": "0.19.0", "model_path": LLAMA,
     "silicon_data_source": "dump; silicon_concurrency=64; measured=2026-02-25T19:02:12Z",
@@ -31,7 +33,7 @@ def inferencex(folder: Path, *changes: dict) -> pd.DataFrame:
     pd.DataFrame([ROW | change for change in changes]).to_csv(table, index=False)
     configs = folder / "llms"
     configs.mkdir()
-    for name in (LLAMA, MOE):
+    for name in (LLAMA, MOE, MINIMAX):
         (configs / f"{name.replace('/', '__')}.json").touch()
     folder.joinpath("counts").write_text(str(import_inferencex(table, folder / "out", "../llms")))
     return pd.read_csv(folder / "out" / "points.csv", index_col="run_id")
@@ -41,8 +43,10 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
     point = inferencex(tmp_path, {}).loc["first"].dropna().to_dict()
     ids = {"llm_id": "meta-llama__Llama-3.1-70B", "gpu_profile_id": "4xH200-141GB"}
     ids |= {"engine_version": "0.19.0", "precision": "fp8", "measured_on": "2026-02-25"}
+    ids |= {"kv_precision": "fp8"}
     layout = {"tensor_parallel": 4, "data_parallel": 1, "expert_parallel": 1}
-    load = {"users": 64, "input_tokens": 1024, "output_tokens": 8192}
+    # Lengths are drawn from 80 to 100% of the nominal ones.
+    load = {"users": 64, "input_tokens": 922, "output_tokens": 7373}
     assert point == ids | layout | load | {"mean_ttft_ms": 150.5, "mean_tpot_ms": 20}
     assert (tmp_path / "out" / "llms.tsv").read_text() == (
         "llm_id\tconfig\nmeta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json\n"
@@ -51,6 +55,34 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
         "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\tprice_source\tprice_as_of\n"
         "4xH200-141GB\tH200-141GB\t4\t31.648\taws on demand, us-east-1\t2026-09-01\n"
     )
+
+
+def test_requests_of_another_client_are_alike(tmp_path) -> None:
+    source = "source_file=aic-auto-gap-analysis/data/qwen.csv; silicon_concurrency=64"
+    point = inferencex(tmp_path, {"silicon_data_source": source}).loc["first"]
+    assert point[["input_tokens", "output_tokens"]].tolist() == [1024, 8192]
+
+
+def test_a_cache_and_the_tokens_of_a_step_are_those_of_the_recipe(tmp_path) -> None:
+    on_b200 = {"system": "b200_sxm", "model_path": MINIMAX}
+    points = inferencex(
+        tmp_path,
+        on_b200 | {"id": "late"},
+        on_b200 | {"id": "early", "backend_version": "0.17.0", "silicon_ttft_ms": 151},
+        on_b200 | {"id": "nightly", "backend_version": "nightly-5b8c", "silicon_ttft_ms": 152},
+        {"id": "hopper", "model_path": MINIMAX},
+        {"id": "packed", "model_path": MINIMAX, "gemm_quant_mode": "nvfp4", "isl": 8192},
+    )
+    cache = points["kv_precision"].fillna("not known").to_dict()
+    assert cache == {
+        "late": "fp8",
+        "early": "bf16",
+        "nightly": "not known",
+        "hopper": "bf16",
+        "packed": "fp8",
+    }
+    # Others have vLLM's default.
+    assert points["max_num_batched_tokens"].dropna().to_dict() == {"late": 2048}
 
 
 def test_how_many_devices_a_server_had(tmp_path) -> None:
@@ -155,8 +187,10 @@ def test_what_ships_of_other_engines_is_each_published_row_once(name, shipped) -
     published = pd.read_csv(MIRROR / "other_engines" / name / "points.csv")
     published["llm_id"] = published["llm_id"].str.replace("--", "__")
     ships = pd.read_csv(SHIPPED / shipped / "points.csv")
+    if shipped.startswith("inferencex"):  # nominal lengths, of which requests have 80 to 100%
+        published = published.replace({name: {1024: 922, 8192: 7373} for name in LENGTHS})
     assert len(ships.merge(published.drop_duplicates())) == len(ships)  # unchanged
-    assert set(ships) - set(published) <= {"kv_precision", "wait_steps"}
+    assert set(ships) - set(published) <= {"kv_precision", *SCHEDULING}
     same = [column for column in published if column != "engine_version"]
     rounded = [each[same].round(2).drop_duplicates() for each in (ships, published)]
     assert len(rounded[0]) == len(rounded[1]) == len(ships)
