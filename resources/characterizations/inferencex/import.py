@@ -52,8 +52,6 @@ _AUTHORS_RUNS = "aic-auto-gap-analysis"
 """Part of the source of rows that aiconfigurator's authors measured: their requests are alike."""
 _MEAN_SHARE = 0.9
 """Mean length over the nominal one: InferenceX draws lengths from 80 to 100% of it, uniformly."""
-_FP8_CACHE = ("meta-llama/Llama-3.1-70B",)
-"""LLMs that InferenceX's recipes serve with an FP8 cache on all GPUs."""
 _DENSE = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "nvidia/Llama-3.1-8B-Instruct-FP8")
 _NUMBERS = ["batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]
 _SERVED = ["model_path", "system", "precision", "isl", "osl", "users"]
@@ -147,19 +145,22 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
 def _kv_precision(rows: pd.DataFrame, precision: pd.Series) -> pd.Series:
     """Return the precision of each row's KV cache by InferenceX's recipes; NaN: not known.
 
-    vLLM 0.14 and later keep the cache as a checkpoint says: those in NVFP4 say FP8.
+    vLLM 0.14 and later keep the cache as a checkpoint says: those in NVFP4 say FP8. Llama-3.1-70B
+    on H100 runs no more requests at once than a 16-bit cache holds, whatever its recipe says.
     """
-    is_of = {name: rows["model_path"].str.contains(name) for name in ("gpt-oss", "Kimi", "MiniMax")}
+    names = ("gpt-oss", "Kimi", "MiniMax", "Llama-3.1-70B")
+    is_of = {name: rows["model_path"].str.contains(name) for name in names}
     on_blackwell = rows["system"].str.startswith("b")
     is_release = ~rows["backend_version"].str.contains("nightly", na=False)
     is_late = rows["backend_version"] == "0.19.0"
     is_fp8 = (
-        rows["model_path"].isin(_FP8_CACHE)
+        (is_of["Llama-3.1-70B"] & (rows["system"] != "h100_sxm"))
         | (is_of["gpt-oss"] & on_blackwell)
         | (precision == "nvfp4")
         | (is_of["MiniMax"] & on_blackwell & is_late)
     )
-    is_known = is_of["gpt-oss"] | is_of["Kimi"] | (is_of["MiniMax"] & is_release)
+    is_known = is_of["gpt-oss"] | is_of["Kimi"] | is_of["Llama-3.1-70B"]
+    is_known |= is_of["MiniMax"] & is_release
     # 16-bit weights keep a 16-bit cache.
     is_16_bit = ~is_fp8 & (is_known | precision.isna())
     return pd.Series(np.select([is_fp8, is_16_bit], ["fp8", "bf16"], None), rows.index)

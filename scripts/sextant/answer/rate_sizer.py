@@ -78,7 +78,7 @@ class RateSizer:
             model: what `fit_medians` returns, for any LLM of the same measurements.
             risk: share of the draws that may fail at the answer.
         """
-        laws = candidate_laws(case, Settings(), N_DRAWS, model)
+        laws = candidate_laws(case, Settings.of(case.question), N_DRAWS, model)
         if not laws.servers:
             raise InputError("no GPU profile has a law of a step")
         traffic = requests_of_case(case)
@@ -105,7 +105,7 @@ class RateSizer:
                 raise InputError("no GPU profile is cheap enough")
             return kept[: cheapest.n]
 
-        laws = chosen_laws(case, Settings(), N_DRAWS, self.model, choose)
+        laws = chosen_laws(case, Settings.of(case.question), N_DRAWS, self.model, choose)
         return replace(self, servers=_servers(case, laws.servers), unknown={}, borne={})
 
     def loads(self, slo: SLO, profile_ids: Sequence[str]) -> pd.DataFrame:

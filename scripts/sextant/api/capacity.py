@@ -242,7 +242,7 @@ def capacity_question(
         target,
         terms=terms,
         attainment=search.needed_attainment(),
-        settings=server.of(),
+        settings=server.of(question),
         risk=risk,
         n_draws=search.draws,
         router=search.router,

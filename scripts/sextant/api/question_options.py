@@ -142,13 +142,26 @@ class ServingOptions:
     expert_parallel: str | None = None
     """EP: GPUs that share the experts out, a number or all; 1 splits each expert over all GPUs."""
     max_model_len: int | None = None  #: Tokens that the longest request may have.
+    max_num_seqs: int | None = None
+    """Requests that decode at once (vLLM's max_num_seqs); the engine's default else: 1,024 or 256
+    of vLLM."""
+    max_num_batched_tokens: int | None = None
+    """Tokens of a step (vLLM's max_num_batched_tokens); the engine's default on the GPU else."""
     enforce_eager: Annotated[bool, typer.Option("--enforce-eager")] = False
     """The engine runs without CUDA graphs: its host launches a step's kernels one by one."""
     prefix_hit_rate: float = 0.0  #: Share of the input that the prefix cache saves, 0 to below 1.
 
     def of(self) -> dict[str, Any]:
-        """Return them as fields of a question. Raises InputError for a wrong number of GPUs."""
+        """Return them as fields of a question.
+
+        Raises InputError for a wrong number of GPUs, and where vLLM would not start.
+        """
         parts = {name: _parts(getattr(self, name), option_of(name)) for name in _PARALLEL}
+        if self.max_num_seqs is not None or self.max_num_batched_tokens is not None:
+            from sextant.ask.scheduling import Settings
+
+            with naming_options({}):
+                Settings(self.max_num_seqs, self.max_num_batched_tokens).check()
         return vars(self) | parts
 
 

@@ -146,7 +146,7 @@ def simulate(
     deployment = servers.deployment()
     question = case.question(any_limit, gpu_profile_ids=profiles)
     question = replace(question, requests=lengths)
-    settings = scheduler.of()
+    settings = scheduler.of(question)
     with naming_options(_FIELDS):
         deployment = replace(deployment, limits_ms=limits.of_each())
         answer = simulate_llm(question, sent, settings, deployment)

@@ -1,6 +1,5 @@
 """Groups of options of simulated answers: what arrives, the scheduler, how a replica starts."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,13 +12,13 @@ from sextant.base.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sextant.ask.question import Question
     from sextant.ask.scheduling import Settings
     from sextant.facts.llm import LLM
     from sextant.facts.startup import Startup
     from sextant.workload.requests import ScalableTraffic
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
-_ANY_TOKENS = 1_000_000
 _RATE_FIELDS: dict[str | None, str] = {
     "rate_rps": "--request-rate",
     "alpha": "--burstiness",
@@ -147,26 +146,19 @@ class TrafficOptions(TraceChoiceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
-    """The engine's settings, under vLLM's names."""
+    """How long clients wait, and what the server keeps of prompts."""
 
-    max_num_seqs: int | None = None
-    """vLLM's max_num_seqs; the engine's default on the GPU otherwise (vLLM: 1,024 or 256)."""
-    max_num_batched_tokens: int | None = None
-    """vLLM's max_num_batched_tokens; the engine's default on the GPU otherwise."""
     timeout_s: Annotated[float, time_option(0.001)] = float("inf")
     """Time after which a client gives up; never by default."""
     prefix_caching: bool = True  #: vLLM's enable_prefix_caching: what repeats is computed once.
 
-    def of(self) -> "Settings":
-        """Return the settings. Raises InputError where vLLM would not start with them."""
+    def of(self, question: "Question") -> "Settings":
+        """Return the settings of the servers of a question. Raises InputError for a wrong one."""
         from sextant.ask.scheduling import Settings
-        from sextant.facts.gpu import Devices
 
-        sizes = (self.max_num_seqs, self.max_num_batched_tokens)
-        settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
+        settings = Settings.of(question, self.timeout_s, has_prefix_caching=self.prefix_caching)
         with naming_options({"timeout_s": "--timeout-s"}):
-            # The defaults of a replica's own GPU are at most those of the largest.
-            settings.scheduler(_ANY_TOKENS, _ANY_TOKENS, Devices("gpu", 1, math.inf))
+            settings.check()
         return settings
 
 

@@ -43,7 +43,7 @@ from sextant.ask.start_up import StartUp, start_up_of
 from sextant.base.errors import InputError
 from sextant.decide.measured_rates import RateBounds, measured_bounds
 from sextant.decide.sizing import ruled_out
-from sextant.facts.engine import DEFAULT_ENGINE, Memory, ServerOptions, memory_of
+from sextant.facts.engine import DEFAULT_ENGINE, Memory, memory_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import (
     LLM,
@@ -53,7 +53,16 @@ from sextant.facts.llm import (
     load_llm,
     served,
 )
-from sextant.points.frame import KEYS, LENGTHS, SCHEDULING, SERVING, FactTables, execution_classes
+from sextant.points.frame import (
+    KEYS,
+    KV_PRECISION,
+    LENGTHS,
+    SERVING,
+    SETTINGS,
+    SLOTS,
+    FactTables,
+    execution_classes,
+)
 from sextant.points.verdict import ProbeOutcome, Verdict
 from sextant.predict.predictor import JointPredictor
 
@@ -354,7 +363,7 @@ class Case:
             self.memory_utilization,
             self.serving.engine,
             self.question.data_parallel or 1,
-            self.server_options,
+            self.serving.usual_options,
         )
 
     @property
@@ -398,30 +407,16 @@ class Case:
         """Return what is where in the memory of a candidate."""
         return self.memory_on(self.gpu_profiles[profile_id])
 
-    def memory_on(
-        self,
-        gpu_profile: GPUProfile,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-    ) -> Memory:
-        """Return what is where in the memory of a GPU profile; limits of a step may be stated."""
-        options = self.server_options._replace(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
-        )
+    def memory_on(self, gpu_profile: GPUProfile) -> Memory:
+        """Return what is where in the memory of a GPU profile."""
         return memory_of(
             self.llm,
             gpu_profile.devices,
             self.memory_utilization,
             self.engine,
             self.serving.copies(gpu_profile),
-            options,
+            self.serving.server_options,
         )
-
-    @property
-    def server_options(self) -> ServerOptions:
-        """What is stated of a server beside its share of the memory and the limits of a step."""
-        version = self.serving.engine_version or ""
-        return ServerOptions(version, is_eager=self.serving.enforce_eager)
 
     @property
     def memory_utilization(self) -> float | None:
@@ -431,18 +426,13 @@ class Case:
         # A source says what share its vLLM servers were given.
         return self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
 
-    def start_up(
-        self,
-        gpu_profile: GPUProfile,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-    ) -> StartUp:
-        """Return how a replica starts on a GPU profile; limits of a step may be stated."""
+    def start_up(self, gpu_profile: GPUProfile) -> StartUp:
+        """Return how a replica starts on a GPU profile."""
         served = replace(self.llm, context_tokens=self.longest_served_tokens)
         return start_up_of(
             served,
             gpu_profile,
-            self.memory_on(gpu_profile, max_num_seqs, max_num_batched_tokens),
+            self.memory_on(gpu_profile),
             self.engine,
             self.serving.copies(gpu_profile),
             longest_request_tokens(self.question, self.source),
@@ -460,14 +450,17 @@ class Case:
         lengths = self.lengths[0]
         return read_probe(self.question.probe, self.llm_id, self.llm, gpu_profiles, lengths)
 
-    def probe_notes(self, *, has_steps: bool, is_limit_stated: bool = False) -> list[str]:
+    def probe_notes(self, *, has_steps: bool) -> list[str]:
         """Return what to know of the measured loads, as `probe.notes_on` says it."""
         if self.probe is None:
             return []
         from sextant.ask.probe import notes_on  # few questions have one
 
         return notes_on(
-            self.probe, self.lengths, has_steps=has_steps, is_limit_stated=is_limit_stated
+            self.probe,
+            self.lengths,
+            has_steps=has_steps,
+            is_limit_stated=self.question.max_num_seqs is not None,
         )
 
     def training_rows(
@@ -489,7 +482,7 @@ class Case:
         medians = self.source.characterization.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
         lengths = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
-        return points[["source", *KEYS, *SERVING, *SCHEDULING]].join(lengths)
+        return points[["source", *KEYS, *SERVING, *SETTINGS]].join(lengths)
 
     def asked_rows(
         self, model: JointPredictor, keys: pd.DataFrame, gpu_profiles: Mapping[str, GPUProfile]
@@ -498,14 +491,18 @@ class Case:
         are measured.
 
         Where `keys` have lengths, these are the requests'; else the asked ones count. Where `keys`
-        have settings of the scheduler, these servers plan so.
+        have settings of the scheduler, these servers plan so; where they have a precision of the KV
+        cache, they keep it so.
         """
         facts = FactTables(self.llms, gpu_profiles, self.source.characterization.features)
-        stated = keys[[name for name in (*LENGTHS, *SCHEDULING) if name in keys]]
+        names = (*LENGTHS, *SETTINGS, KV_PRECISION)
+        stated = keys[[name for name in names if name in keys]]
         points = self.source.characterization.points
         of_engine = points[points["engine"] == self.engine]
         main_source = (of_engine if len(of_engine) else points)["source"].mode()[0]
         columns = self.serving.columns() | {"source": main_source}
+        slots = {name: self.serving.slots(gpu_profiles[name]) for name in {*keys["gpu_profile_id"]}}
+        columns[SLOTS] = keys["gpu_profile_id"].map(slots)
         return model.design(keys[KEYS].assign(**columns).assign(**stated), facts)
 
     def rows_at(

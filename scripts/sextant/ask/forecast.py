@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.decide.decision import loads
 from sextant.facts.answer_times import answer_ms, rate_of_users
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import kv_precision_of, precision_of
+from sextant.facts.llm import precision_of
 from sextant.facts.slo import METRICS, SLO, are_alike
 from sextant.law.calibration import Calibration
 from sextant.law.fact_rows import fact_rows
@@ -25,7 +25,16 @@ from sextant.law.fits import fit_or_restore
 from sextant.law.plausible import impossible, set_aside_note
 from sextant.law.roofline import Roofline, has_steps
 from sextant.points import frame
-from sextant.points.frame import GRAPHS, KEYS, LENGTHS, SCHEDULING, TARGETS, FactTables, judged
+from sextant.points.frame import (
+    GRAPHS,
+    KEYS,
+    KV_PRECISION,
+    LENGTHS,
+    SETTINGS,
+    TARGETS,
+    FactTables,
+    judged,
+)
 from sextant.predict.predictor import (
     INTERVAL,
     PREDICTOR,
@@ -352,7 +361,9 @@ def _calibration_points(
     if case.probe is not None:
         is_alike = are_alike(case.probe[LENGTHS].to_numpy(float), case.lengths)
         is_alike &= case.probe["users"].notna()
-        parts.append(case.probe[is_alike].astype({"users": "int64"}))
+        asked = case.serving.columns()
+        settings = {name: asked.get(name) for name in (*SETTINGS, KV_PRECISION)}
+        parts.append(case.probe[is_alike].astype({"users": "int64"}).assign(**settings))
     parts = [part for part in parts if len(part)]
     if not parts:
         return pd.DataFrame()
@@ -375,9 +386,10 @@ def own_source_points(
     points = _possible_points(case, gpu_profiles)
     if case.probe is not None and _as_sources_measure(case) is not case:
         points = points[:0]
+    points = _of_alike_servers(points, case, gpu_profiles)
     if len(points):
         points = points if percentiles is None else percentiles.filled(points)
-        points = _alike_points(points, case, slo, gpu_profiles)
+        points = _of_alike_requests(points, case, slo)
     if points.empty:
         return points
     stated = [name for name in points if name.startswith("own_")]
@@ -386,8 +398,23 @@ def own_source_points(
     of_length = [name for name in stated if "_ttft_" in name or "_e2e_" in name]
     points.loc[~is_same, of_length] = np.nan
     points = points[points[TARGETS].notna().any(axis=1) | frame.is_refused(points, slo)]
-    columns = [*KEYS, *SCHEDULING, *TARGETS, *stated, *_BASES, "failed_share"]
+    points = _of_asked_cache(points, case)
+    columns = [*KEYS, *SETTINGS, KV_PRECISION, *TARGETS, *stated, *_BASES, "failed_share"]
     return _one_per_load(points[columns].assign(**case.mean_lengths, e2e_ms=np.nan), slo)
+
+
+def _of_asked_cache(points: pd.DataFrame, case: Case) -> pd.DataFrame:
+    """Return the points of the asked precision of the KV cache, where a load has some; else all.
+
+    They are taken to have the asked precision where they do not say.
+    """
+    asked = case.serving.kv_precision
+    if asked is None:
+        return points
+    points = points.assign(**{KV_PRECISION: points[KV_PRECISION].fillna(asked)})
+    is_asked = points[KV_PRECISION] == asked
+    has_asked = is_asked.groupby([points[name] for name in KEYS]).transform("any")
+    return points[is_asked | ~has_asked]
 
 
 def _as_sources_measure(case: Case) -> Case:
@@ -409,9 +436,8 @@ def _one_per_load(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     if "tpot" in slo.limits and "itl" not in slo.limits:  # what follows the first token is TPOT
         points["itl_ms"] = points["own_tpot_ms"].fillna(points["itl_ms"])
     # Repeated measurements are one, with less noise.
-    ways = {
-        name: "first" if name in frame.BASES else "median" for name in points.columns.drop(KEYS)
-    }
+    texts = {*frame.BASES, KV_PRECISION}
+    ways = {name: "first" if name in texts else "median" for name in points.columns.drop(KEYS)}
     return points.groupby(KEYS, as_index=False).agg(ways)
 
 
@@ -431,27 +457,43 @@ def _possible_points(case: Case, gpu_profiles: Mapping[str, GPUProfile]) -> pd.D
     return points.drop(points.index[medians.loc[cannot_be, "row"]])
 
 
-def _alike_points(
-    points: pd.DataFrame, case: Case, slo: SLO, gpu_profiles: Mapping[str, GPUProfile]
-) -> pd.DataFrame:
-    """Return the points whose requests, layout, engine and precision are like the case's."""
+def _of_alike_requests(points: pd.DataFrame, case: Case, slo: SLO) -> pd.DataFrame:
+    """Return the points of users, as an SLO judges them, whose requests are like the case's."""
     points = judged(points, slo)
     points = points[points["users"].notna()]
     points = points[are_alike(points[LENGTHS].to_numpy(float), case.lengths)]
     points[TARGETS] = points[TARGETS].where(points[TARGETS] > 0)
-    for name in ("data_parallel", "expert_parallel"):
-        if (parts := getattr(case.serving, name)) is not None:
+    return points
+
+
+def _of_alike_servers(
+    points: pd.DataFrame, case: Case, gpu_profiles: Mapping[str, GPUProfile]
+) -> pd.DataFrame:
+    """Return the points of servers whose layout, engine and weights are like the case's.
+
+    Those where the LLM as it is asked about leaves no memory for a request say nothing of it.
+    """
+    # Unless it is asked for, attention is not replicated; experts may be shared out either way.
+    for name, parts in (
+        ("data_parallel", case.serving.data_parallel or 1),
+        ("expert_parallel", case.serving.expert_parallel),
+    ):
+        if parts is not None:
             n_gpus = points["gpu_profile_id"].map(lambda name: gpu_profiles[name].n_gpus)
             points = points[points[name].fillna(1) == n_gpus.clip(upper=parts)]
     points = points[points[GRAPHS].fillna(True) != case.serving.enforce_eager]
     served_as = {
         "engine": case.serving.engine,
         "precision": case.serving.precision or precision_of(case.llm),
-        "kv_precision": case.serving.kv_precision or kv_precision_of(case.llm),
     }
     for name, value in served_as.items():
         points = points[points[name].isna() | (points[name] == value)]
-    return points
+    holds = [
+        name
+        for name in points["gpu_profile_id"].unique()
+        if case.memory_on(gpu_profiles[name]).kv_bytes > 0
+    ]
+    return points[points["gpu_profile_id"].isin(holds)]
 
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)

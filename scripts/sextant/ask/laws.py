@@ -11,7 +11,7 @@ import pandas as pd
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import MEDIANS, SEED, fit_medians, own_source_points, widening
-from sextant.ask.own_laws import OwnMeasurements
+from sextant.ask.own_laws import OwnMeasurements, latencies_ms, load_of_lengths
 from sextant.ask.probe_laws import (
     LEAST_DRAWS,
     ProbedLoads,
@@ -26,7 +26,7 @@ from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import GPUProfile, is_as_good, might
 from sextant.law.roofline import Roofline
-from sextant.points.frame import KEYS
+from sextant.points.frame import KEYS, KV_PRECISION, TARGETS
 from sextant.simulate.server import NAMES, StepLaw
 from sextant.workload.requests import SteadyTraffic
 
@@ -92,7 +92,7 @@ def find_laws(
         *outside_warning(case.outside_clauses(), case.source),
         *case.notes,
         *case.assumed_notes(),
-        *case.probe_notes(has_steps=True, is_limit_stated=settings.max_num_seqs is not None),
+        *case.probe_notes(has_steps=True),
         *([DRAFTED_ITL] if case.question.speculative else []),
     ]
     model = fit_medians(case)
@@ -145,7 +145,7 @@ def candidate_laws(case: Case, settings: Settings, n_draws: int, model: Roofline
         case.memory_utilization,
         case.serving.engine,
         case.question.data_parallel or 1,
-        case.server_options,
+        case.serving.usual_options,
     )
     for name in cannot_serve:
         del measured[name]
@@ -250,13 +250,30 @@ class _GPULaws:
         """Return laws, (1 + draws, terms), that give what the sources measured of the LLM."""
         if points.empty:
             return {name: laws.terms for name, laws in drawn.items()}
-        case = self.case
-        measured = drawn
-        undrafted = case.without_speculation()
-        if undrafted is not case:
-            plain = _GPULaws.of(undrafted, self.settings, self.model, self.profiles)
-            measured = plain._drawn(next(iter(drawn.values())).n_draws)
-        return OwnMeasurements(points, measured, case.lengths[0], SEED).scaled(drawn)
+        lengths = self.case.lengths[0]
+        load = load_of_lengths(lengths)
+        n_draws = next(iter(drawn.values())).n_draws
+        at_points_ms = np.empty((1 + n_draws, len(points), len(TARGETS)))
+        kept_in = points[KV_PRECISION].fillna(self.case.serving.kv_precision or "")
+        for kv_precision, indices in points.groupby(kept_in).indices.items():
+            measured = self._as_measured(str(kv_precision), drawn)
+            at_points_ms[:, indices] = latencies_ms(measured, points.iloc[indices], load)
+        return OwnMeasurements(points, at_points_ms, lengths, SEED).scaled(drawn)
+
+    def _as_measured(
+        self, kv_precision: str, drawn: Mapping[str, ReplicaLaws]
+    ) -> Mapping[str, ReplicaLaws]:
+        """Return the laws of servers without drafts, whose KV cache has a precision; "": as asked.
+
+        `drawn` are those of the asked servers.
+        """
+        case = self.case.without_speculation()
+        if kv_precision not in ("", case.serving.kv_precision):
+            case = case.varied({"kv_dtype": kv_precision})
+        if case is self.case:
+            return drawn
+        plain = _GPULaws.of(case, self.settings, self.model, self.profiles)
+        return plain._drawn(next(iter(drawn.values())).n_draws)
 
     def _probed_loads(self, drawn: Mapping[str, ReplicaLaws]) -> dict[str, ProbedLoads]:
         """Return what the asker measured of the LLM, by GPU profile; `drawn` are all laws."""

@@ -16,7 +16,7 @@ from sextant.decide.latency_surface import ReplicaLaws
 from sextant.law.calibration import Calibration
 from sextant.law.means import BatchLimits, MeanLoad, broadcast_laws, closed_loop
 from sextant.law.probed_server import ProbeResult, match_laws
-from sextant.points.frame import STEP_TOKENS, TARGETS, WAIT
+from sextant.points.frame import SLOTS, STEP_TOKENS, TARGETS, WAIT
 
 _N_LOADS = 6
 """Loads at which a law is to give the moved latencies."""
@@ -32,17 +32,16 @@ class OwnMeasurements:
     """What was measured of an LLM, and the laws of the servers that were measured."""
 
     points: pd.DataFrame
-    """As `Calibration.points`, on the GPU profiles of `measured` alone."""
-    measured: Mapping[str, ReplicaLaws]
-    """Without drafts, by GPU profile."""
+    """As `Calibration.points`."""
+    at_points_ms: np.ndarray
+    """nTTFT and ITL of the servers that were measured, by the law, (1 + draws, points, 2)."""
     lengths: np.ndarray  #: Mean input and output tokens of the asked requests.
     seed: int
 
     @property
     def load(self) -> MeanLoad:
         """The asked requests."""
-        inputs, outputs = self.lengths
-        return MeanLoad(inputs, max(outputs, 2.0))
+        return load_of_lengths(self.lengths)
 
     def scaled(self, asked: Mapping[str, ReplicaLaws]) -> dict[str, np.ndarray]:
         """Return laws, (1 + draws, terms) by GPU profile, that give what was measured.
@@ -52,7 +51,7 @@ class OwnMeasurements:
         many are drawn. `asked` are the laws of the servers that are asked about, of as many draws.
         """
         rows = self._rows(asked)
-        by_law = _latencies_ms(asked, rows, self.load)
+        by_law = latencies_ms(asked, rows, self.load)
         of_draws = self._corrected(rows, by_law, None)
         of_few = self._corrected(rows, by_law, LEAST_DRAWS)
         likeliest = np.exp(np.median(np.log(of_few), axis=0))
@@ -80,8 +79,7 @@ class OwnMeasurements:
 
     def _corrected(self, rows: pd.DataFrame, by_law: np.ndarray, n: int | None) -> np.ndarray:
         """Return the latencies at rows as the first n draws have them, moved; (n, rows, 2)."""
-        at_points = _latencies_ms(self.measured, self.points, self.load)[1:][:n]
-        calibration = Calibration(self.points, at_points, self.seed)
+        calibration = Calibration(self.points, self.at_points_ms[1:][:n], self.seed)
         return calibration.corrected(rows, by_law[1:][:n])
 
     def _matched(self, laws: ReplicaLaws, users: np.ndarray, wanted_ms: np.ndarray) -> np.ndarray:
@@ -92,7 +90,13 @@ class OwnMeasurements:
         return match_laws(laws.terms, BatchLimits.of(laws.scheduler), loads, goals).values
 
 
-def _latencies_ms(
+def load_of_lengths(lengths: np.ndarray) -> MeanLoad:
+    """Return requests of these mean input and output tokens."""
+    inputs, outputs = lengths
+    return MeanLoad(inputs, max(outputs, 2.0))
+
+
+def latencies_ms(
     replicas: Mapping[str, ReplicaLaws], rows: pd.DataFrame, load: MeanLoad
 ) -> np.ndarray:
     """Return nTTFT and ITL by the closed form, (1 + draws, rows, 2).
@@ -111,6 +115,7 @@ def _latencies_ms(
             at = rows.iloc[indices]
             tokens = at[STEP_TOKENS].fillna(limits.max_num_batched_tokens)
             limits = limits._replace(
+                max_num_seqs=at[SLOTS].fillna(np.inf).to_numpy(float),
                 wait_steps=at[WAIT].fillna(0.0).to_numpy(float),
                 max_num_batched_tokens=tokens.to_numpy(float),
             )

@@ -180,8 +180,8 @@ def queue_notes(probe: pd.DataFrame) -> list[str]:
     return [
         f"Of {plural(int(row['users']), 'user')} measured on {row['gpu_profile_id']} about {few} "
         "decoded at once (Little's law): the others waited for a first token. If the server runs "
-        "no more requests at once, give its --max-num-seqs (`sextant capacity` and `simulate` have "
-        "it); without it prompts are taken to last that long."
+        "no more requests at once, give its --max-num-seqs; without it prompts are taken to last "
+        "that long."
     ]
 
 

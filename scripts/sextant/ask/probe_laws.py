@@ -151,12 +151,11 @@ def _remedy(load: MissedLoad, scheduler: Scheduler) -> str:
     if has_queue:
         return (
             f"Only about {load.decoding:.0f} requests decoded at once there, where the server is "
-            f"taken to decode {most:,}: give the --max-num-seqs that it was started with "
-            "(`sextant capacity` and `simulate` have it)."
+            f"taken to decode {most:,}: give the --max-num-seqs that it was started with."
         )
     return (
-        "Give the settings that the server was started with (`sextant capacity` and `simulate` "
-        "have --max-num-seqs and --max-num-batched-tokens), or measure that load again."
+        "Give the settings that the server was started with (--max-num-seqs, "
+        "--max-num-batched-tokens), or measure that load again."
     )
 
 

@@ -92,6 +92,10 @@ class Question:
     """Share of a GPU's memory that the server may use; the source's or the engine's if None."""
     max_model_len: int | None = None
     """Tokens that the longest request may have."""
+    max_num_seqs: int | None = None
+    """Requests that decode at once, of each copy of attention; None: as the engine ships."""
+    max_num_batched_tokens: int | None = None
+    """Most tokens of a step, of each copy of attention; None: as the engine ships."""
     prefix_hit_rate: float = 0.0
     """Share of the input that prefill finds in the cache."""
     is_strict: bool = False
@@ -157,6 +161,8 @@ class Question:
             self.enforce_eager,
             self.gpu_memory_utilization,
             self.max_model_len,
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
             self.prefix_hit_rate,
             self.speculative,
             self.data_parallel,

@@ -1,14 +1,18 @@
 """How a replica of an asked LLM schedules: what is stated, else what the engine ships."""
 
+import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from sextant.ask.case import Case
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, EngineScheduler, scheduler_sheet
 from sextant.facts.gpu import Devices, GPUProfile
 from sextant.simulate.server import Scheduler
 
+_ANY_TOKENS = 1_000_000
+"""Of a KV cache and a request, where only the other settings are checked."""
 MOST_STEP_TOKENS = 2**24
 """Most tokens of a step that can be asked for, more than any GPU computes at once."""
 
@@ -30,6 +34,19 @@ class Settings:
     """The engine's default if None."""
     timeout_s: float = float("inf")
     has_prefix_caching: bool = True
+
+    @classmethod
+    def of(
+        cls, question: Question, timeout_s: float = float("inf"), *, has_prefix_caching: bool = True
+    ) -> Self:
+        """Return the settings of the servers that a question is about."""
+        sizes = question.max_num_seqs, question.max_num_batched_tokens
+        return cls(*sizes, timeout_s, has_prefix_caching)
+
+    def check(self) -> None:
+        """Raise InputError where vLLM would not start with these settings."""
+        # The defaults of a replica's own GPU are at most those of the largest.
+        self.scheduler(_ANY_TOKENS, _ANY_TOKENS, Devices("gpu", 1, math.inf))
 
     def step_limits(self, sheet: EngineScheduler) -> StepLimits:
         """Return the limits of a step: those that are stated, else the engine's."""
@@ -62,6 +79,10 @@ class Settings:
         """
         sheet = scheduler_sheet(engine, engine_version or "", devices)
         tokens = self.max_num_batched_tokens
+        if tokens is not None and tokens < 1:
+            problem = f"{tokens} is not above 0"
+            fix = "give a number above 0"
+            raise InputError(problem, field="--max-num-batched-tokens", fix=fix)
         if tokens is not None and tokens > MOST_STEP_TOKENS:
             fix = f"give {MOST_STEP_TOKENS:,} or fewer"
             problem = f"no step has {tokens:,} tokens"
@@ -85,7 +106,7 @@ class Settings:
 
 def scheduler_of(case: Case, settings: Settings, profile: GPUProfile) -> Scheduler:
     """Return how a replica of the LLM on a GPU profile schedules."""
-    memory = case.memory_on(profile, settings.max_num_seqs, settings.max_num_batched_tokens)
+    memory = case.memory_on(profile)
     return settings.scheduler(
         memory.kv_tokens(sum(case.mean_lengths.values())),
         case.longest_served_tokens,

@@ -10,7 +10,13 @@ import pandas as pd
 from sextant.ask.question import PARALLEL, PIPELINE_STORE, Question
 from sextant.ask.source import Source
 from sextant.base.errors import InputError
-from sextant.facts.engine import version_numbers
+from sextant.facts.engine import (
+    DEFAULT_ENGINE,
+    ServerOptions,
+    has_cuda_graphs,
+    scheduler_sheet,
+    version_numbers,
+)
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import (
     DTYPES,
@@ -51,7 +57,7 @@ _USUAL_SHARE = 0.1
 
 
 class Serving(NamedTuple):
-    """Lengths of the requests, engine, precisions, layout and speculation."""
+    """Lengths of the requests, engine, precisions, layout, steps and speculation."""
 
     requests: RequestLengths
     engine: str | None
@@ -65,6 +71,9 @@ class Serving(NamedTuple):
     data_parallel: float | None = None  # as in `Question`
     expert_parallel: float | None = None
     enforce_eager: bool = False
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return its entry in an answer."""
@@ -78,6 +87,25 @@ class Serving(NamedTuple):
         layout = {name: getattr(self, name) for name in PARALLEL}
         graphs = False if self.enforce_eager else None
         return {**dict.fromkeys(SERVING), **self.facts(), **layout, GRAPHS: graphs}
+
+    @property
+    def usual_options(self) -> ServerOptions:
+        """What is stated of a server beside its share of the memory and the limits of a step."""
+        return ServerOptions(self.engine_version or "", is_eager=self.enforce_eager)
+
+    @property
+    def server_options(self) -> ServerOptions:
+        """What is stated of a server beside its share of the memory."""
+        return self.usual_options._replace(
+            max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens
+        )
+
+    def slots(self, gpu_profile: GPUProfile) -> int | None:
+        """Return the requests that a copy of attention decodes at once; None: not known."""
+        engine = self.engine or DEFAULT_ENGINE
+        if self.max_num_seqs is not None or not has_cuda_graphs(engine):
+            return self.max_num_seqs
+        return scheduler_sheet(engine, self.engine_version or "", gpu_profile.devices).max_num_seqs
 
     def copies(self, gpu_profile: GPUProfile) -> float:
         """Return how many copies of attention a replica on a GPU profile has."""
@@ -186,6 +214,7 @@ def as_measured(
 
     chosen: dict[str, Any] = {}
     for precision in PRECISIONS:
+        points = _in_weights(points, chosen.get("dtype") or question.precision)
         if getattr(question, precision.option) is not None or points[precision.column].isna().all():
             continue
         option = f" (--{precision.option.replace('_', '-')} chooses)" * has_options
@@ -202,6 +231,12 @@ def as_measured(
             text += f"as it was measured, not in the {configured} of its configuration"
             notes.append(f"{text}{option}.")
     return replace(question, **chosen), notes
+
+
+def _in_weights(points: pd.DataFrame, precision: str | None) -> pd.DataFrame:
+    """Return the points of servers with weights in a precision; all where there are none."""
+    is_asked = points["precision"] == precision
+    return points[is_asked] if is_asked.any() else points
 
 
 def serving_of(question: Question, source: Source) -> Serving:
@@ -234,6 +269,9 @@ def serving_of(question: Question, source: Source) -> Serving:
         data_parallel=question.data_parallel,
         expert_parallel=question.expert_parallel,
         enforce_eager=question.enforce_eager,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
     )
 
 

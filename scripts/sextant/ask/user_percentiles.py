@@ -109,7 +109,8 @@ class UserPercentiles:
     def _over_published(self, keys: pd.DataFrame) -> UserFactors:
         """Return the factors at keys, each (rows, 2)."""
         names = keys["gpu_profile_id"].astype(str).to_numpy()
-        ends = pd.DataFrame(map(self._levels_beside, names, keys["users"].to_numpy(float)))
+        beside = [*map(self._levels_beside, names, keys["users"].to_numpy(float))]
+        ends = pd.DataFrame(beside, columns=_LevelsBeside._fields)
         pairs = [[*zip(names, ends[end], strict=True)] for end in ("low", "high")]
         self._simulate({*pairs[0], *pairs[1]})
 
@@ -166,7 +167,9 @@ class UserPercentiles:
     def _scheduler(self, name: str) -> Scheduler:
         if name not in self._schedulers:
             profile = self.gpu_profiles[name]
-            self._schedulers[name] = scheduler_of(self.case, Settings(), profile)
+            self._schedulers[name] = scheduler_of(
+                self.case, Settings.of(self.case.question), profile
+            )
         return self._schedulers[name]
 
     def _levels_beside(self, name: str, users: float) -> _LevelsBeside:

@@ -127,15 +127,15 @@ def settings_of(
     Args:
         case: the LLM, and how it is served.
         gpu_profile: what the replica runs on.
-        settings: of the scheduler; None: as the engine ships.
+        settings: of the scheduler; None: those of the question.
         startup: how long it takes to start; None: by the LLM's size.
     """
-    settings = settings or Settings()
     question = case.question
+    settings = settings or Settings.of(question)
     llm = case.llm
     version = case.serving.engine_version or ""
     devices = gpu_profile.devices
-    start_up = case.start_up(gpu_profile, settings.max_num_seqs, settings.max_num_batched_tokens)
+    start_up = case.start_up(gpu_profile)
     steps = settings.step_limits(scheduler_sheet(case.engine, version, devices))
     longest = start_up.max_model_len or case.longest_served_tokens
     share = case.memory_utilization

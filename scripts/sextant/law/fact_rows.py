@@ -25,8 +25,10 @@ from sextant.points.frame import (
     GRAPHS,
     IDENTIFIERS,
     LENGTHS,
-    SCHEDULING,
+    MEMORY_SHARE,
     SERVING,
+    SETTINGS,
+    SLOTS,
     STEP_TOKENS,
     WAIT,
     FactTables,
@@ -41,6 +43,8 @@ _STATE_BYTES = 2
 """Bytes of a number that crosses the interconnect: norms, gates and activations keep 16 bits."""
 _LEAST_FREE = 0.02
 """Least share of the memory that the law leaves for the KV cache."""
+_UNLIMITED = 1e6
+"""Requests that decode at once, where nobody says how many may."""
 UNKNOWN_TOKENS = 500.0
 """Length of requests where a source states none for any point: chats have a few hundred tokens."""
 
@@ -62,12 +66,12 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
 
     Args:
         keys: identifiers, users and mean `input_tokens, output_tokens`, one row per point. Further
-            columns are optional: those of `SERVING`; those of `SCHEDULING` (default: the engine's);
+            columns are optional: those of `SERVING`; those of `SETTINGS` (default: the engine's);
             `prefix_hit_rate`, the cached share of the input (default 0); `source`, who measured
             (default: no effect).
         facts: of the LLMs and GPU profiles.
     """
-    optional = [*SERVING, *SCHEDULING, "prefix_hit_rate", "source"]
+    optional = [*SERVING, *SETTINGS, "prefix_hit_rate", "source"]
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *optional])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
 
@@ -96,14 +100,17 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     activation_bytes = is_eager * copies * rows["activation_bytes"] * held_tokens
 
     @cache
-    def memory(key: _Configuration, data_parallel: float, version: str) -> Memory:
+    def memory(
+        key: _Configuration, data_parallel: float, version: str, share: float | None
+    ) -> Memory:
         server = (key.engine, data_parallel, ServerOptions(version))
-        return memory_of(llms[key], facts.profiles[key.gpu_profile_id].devices, None, *server)
+        return memory_of(llms[key], facts.profiles[key.gpu_profile_id].devices, share, *server)
 
-    memories = map(memory, configurations, data_parallel, texts["engine_version"])
+    shares = keys[MEMORY_SHARE].astype(object).where(keys[MEMORY_SHARE].notna(), None)
+    memories = map(memory, configurations, data_parallel, texts["engine_version"], shares)
     devices = [facts.profiles[key.gpu_profile_id].devices for key in configurations]
     schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"], devices)]
-    rows = rows.assign(**_schedule_facts(keys, schedulers))
+    rows = rows.assign(**_schedule_facts(keys, schedulers, data_parallel))
     return rows.assign(
         **keys[IDENTIFIERS],
         users=keys["users"].astype(float),
@@ -129,12 +136,13 @@ def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
 
 
 def _schedule_facts(
-    keys: pd.DataFrame, schedulers: Sequence[EngineScheduler]
+    keys: pd.DataFrame, schedulers: Sequence[EngineScheduler], data_parallel: pd.Series
 ) -> dict[str, pd.Series]:
     """Return the facts of how each row's server plans its steps, by its settings or its engine."""
     sheets = pd.DataFrame(schedulers, keys.index).astype(float)
-    stated = keys[SCHEDULING].astype(float)
+    stated = keys[SETTINGS].astype(float)
     return {
+        "max_num_seqs": stated[SLOTS].fillna(_UNLIMITED) * data_parallel,
         "batched_tokens": stated[STEP_TOKENS].fillna(sheets[STEP_TOKENS]),
         # A prompt comes halfway through the gathering on average.
         "wait_steps": stated[WAIT].fillna(sheets["max_waiting_steps"] / 2),

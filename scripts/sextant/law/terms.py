@@ -57,8 +57,6 @@ _VARIED = 6.0
 CUDA graphs were."""
 _ALIKE = 20.0
 """The same where they are alike."""
-_UNLIMITED = 1e6
-"""Sequences: no source says how many a server was allowed."""
 
 
 def parameters_by_name(phi: np.ndarray) -> dict[str, np.ndarray]:
@@ -113,7 +111,7 @@ def batch_limits(phi: np.ndarray, facts: Columns) -> BatchLimits:
     """Return what the server of each row admits, and how its load test sends requests."""
     parameters = parameters_by_name(phi)
     return BatchLimits(
-        max_num_seqs=_UNLIMITED,
+        max_num_seqs=facts["max_num_seqs"],
         max_num_batched_tokens=facts["batched_tokens"],
         kv_tokens=parameters["memory"] * facts["kv_tokens"],
         is_asynchronous=facts["is_asynchronous"],

@@ -125,11 +125,11 @@ def _server(
         dtype=settings.dtype,
         gpu_memory_utilization=settings.memory_utilization * cell.variant.memory_share,
         max_model_len=cell.longest_request_tokens,
+        max_num_seqs=settings.max_num_seqs,
         seed=cell.seed,
     )
-    scheduling = Settings(
-        settings.max_num_seqs, timeout_s=cell.scenario.timeout_s or settings.request_timeout_s
-    )
+    timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
+    scheduling = Settings.of(question, timeout_s)
     laws = find_laws(question, scheduling, 0, need_prices=False)
     for replica in laws.servers.values():
         return _Server(replica.law(0), replica.scheduler)

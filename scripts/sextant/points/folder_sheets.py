@@ -62,6 +62,10 @@ class Setup:
     """mean steps that a prompt waits by the server's settings, up to 10,000; empty: the engine's"""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
     """most tokens that a step computed; empty: the engine's default"""
+    max_num_seqs: PositiveInt | None = None
+    """most requests that decoded at once; empty: as many as were sent"""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """share of a GPU's memory that the server might use; empty: the engine's"""
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
     """date of the measurement, YYYY-MM-DD, with or without a time"""
 

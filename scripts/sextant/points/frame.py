@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 KEYS = [*IDENTIFIERS, "users"]  # what names a point of a closed loop
-_SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
+KV_PRECISION = "kv_precision"
+_SOFTWARE = ["engine", "engine_version", "precision", KV_PRECISION]
 _LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
 GRAPHS = "cuda_graphs"
 SERVING = [*_SOFTWARE, *_LAYOUT, GRAPHS]
@@ -31,9 +32,11 @@ whether an engine that has them used them; null: as by default."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
 WAIT = "wait_steps"
 STEP_TOKENS = "max_num_batched_tokens"
-SCHEDULING = [WAIT, STEP_TOKENS]
-"""Settings of a server's scheduler, null where it had its engine's: steps that a prompt waits, and
-the most tokens of a step."""
+SLOTS = "max_num_seqs"
+MEMORY_SHARE = "gpu_memory_utilization"
+SETTINGS = [WAIT, STEP_TOKENS, SLOTS, MEMORY_SHARE]
+"""Settings of a server, null where it had its engine's: steps that a prompt waits, the most tokens
+of a step, the most requests that decode at once, the share of a GPU's memory that it may use."""
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
 TARGETS = ["nttft_ms", "itl_ms"]
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}  # of intervals
@@ -57,7 +60,7 @@ _COUNTS = ["n_ok", "n_failed"]
 _NAMES = ["measured_on", "run_id", "doubt"]
 _RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
-    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, *SCHEDULING),
+    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, *SETTINGS),
     *(*LATENCY_COLUMNS, *_RATES, *_COUNTS, *_NAMES),
 ]
 """Every frame of points has these, null where its source lacks them; one row per measurement."""
@@ -131,7 +134,7 @@ def at_percentile(
 ) -> pd.DataFrame:
     """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
-    Columns: `source`, `IDENTIFIERS, LOAD, SERVING, LENGTHS, SCHEDULING`, `nttft_ms, itl_ms` with
+    Columns: `source`, `IDENTIFIERS, LOAD, SERVING, LENGTHS, SETTINGS`, `nttft_ms, itl_ms` with
     `BOUNDS` (NaN: unknown), rates and `more`. A percentile that a point lacks is estimated
     (`estimated`). `users` of a point with a rate are the requests in flight, by Little's law. With
     `first_token` `ttft`, `nttft_ms` is TTFT over mean input tokens, which spreads less than nTTFT.
@@ -161,7 +164,7 @@ def at_percentile(
     frame["users"] = frame["users"].astype("Int64").fillna(in_flight)
 
     bounds = [name for ends in BOUNDS.values() for name in ends]
-    numbers = [*LENGTHS, *SCHEDULING, *TARGETS, *bounds, *_RATES]
+    numbers = [*LENGTHS, *SETTINGS, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers, *more]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")

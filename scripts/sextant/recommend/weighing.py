@@ -186,7 +186,9 @@ class Weighing:
             return None
         return size_pools(
             self.case,
-            lambda case: candidate_laws(case, Settings(), N_DRAWS, sizer.model).servers,
+            lambda case: (
+                candidate_laws(case, Settings.of(case.question), N_DRAWS, sizer.model).servers
+            ),
             sizer.traffic_of(self.slo),
             target_of(self.slo),
             1 - sizer.risk,

@@ -7,7 +7,7 @@ import pytest
 
 from command import sextant
 from sextant.ask.case import read_case
-from sextant.ask.forecast import _alike_points, fit_medians
+from sextant.ask.forecast import _of_alike_servers, fit_medians
 from sextant.ask.laws import candidate_laws
 from sextant.ask.question import Question, check_question
 from sextant.ask.scheduling import Settings
@@ -57,7 +57,7 @@ def test_points_with_graphs_do_not_stand_for_an_engine_without() -> None:
     measured = case.source.characterization
     eager_points = measured.points.assign(cuda_graphs=False)
     n_alike = [
-        len(_alike_points(points, case, CHATS, measured.profiles))
+        len(_of_alike_servers(points, case, measured.profiles))
         for points in (measured.points, eager_points)
     ]
     assert n_alike[0] == 0 < n_alike[1]

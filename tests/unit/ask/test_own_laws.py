@@ -157,3 +157,14 @@ def test_steps_are_no_shorter_for_more_users_where_fewer_ran_than_are_stated() -
     rows = case.rows_at(forecast.model, [64, 128, 256, 512])
     itl_by_users = np.median(forecast.draw(rows).samples_ms[..., 1], axis=0)
     assert (np.diff(itl_by_users) > 0).all()
+
+
+def test_points_of_servers_that_hold_more_than_the_asked_one_do_not_count() -> None:
+    # It was measured in 4 bits on one GPU, which has no memory for a request in 8 bits.
+    llm = ROOT / "resources" / "llms" / "MiniMaxAI__MiniMax-M2.5.json"
+    asked = replace(MEASURED, hf_config=llm, dtype=None, kv_dtype=None, gpu_profile_ids=())
+    case = case_of(asked)
+    measured = case.source.characterization.points.query("llm_id == @case.llm_id")
+    points = own_source_points(case, MEDIANS, case.source.characterization.profiles)
+    assert "1xB200-180GB" in {*measured["gpu_profile_id"]} - {*points["gpu_profile_id"]}
+    assert recommended(asked)["replicas"]

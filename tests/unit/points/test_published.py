@@ -9,7 +9,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.points.folder import SHIPPED
-from sextant.points.frame import LENGTHS, SCHEDULING
+from sextant.points.frame import LENGTHS, SETTINGS
 from support import script
 
 import_inferencex = script("resources/characterizations/inferencex/import.py").import_inferencex
@@ -190,7 +190,7 @@ def test_what_ships_of_other_engines_is_each_published_row_once(name, shipped) -
     if shipped.startswith("inferencex"):  # nominal lengths, of which requests have 80 to 100%
         published = published.replace({name: {1024: 922, 8192: 7373} for name in LENGTHS})
     assert len(ships.merge(published.drop_duplicates())) == len(ships)  # unchanged
-    assert set(ships) - set(published) <= {"kv_precision", *SCHEDULING}
+    assert set(ships) - set(published) <= {"kv_precision", *SETTINGS}
     same = [column for column in published if column != "engine_version"]
     rounded = [each[same].round(2).drop_duplicates() for each in (ships, published)]
     assert len(rounded[0]) == len(rounded[1]) == len(ships)

@@ -160,7 +160,7 @@ def test_the_glossary_has_every_metric_load_and_precision() -> None:
 def test_the_glossary_has_the_unit_of_every_column() -> None:
     _, endings = _glossary()
     plain = {"users", "goodput", "max_failed", "percentile", "level", "replica", "user"}
-    plain |= {"tensor_parallel", "data_parallel", "expert_parallel", "utilization"}
+    plain |= {"tensor_parallel", "data_parallel", "expert_parallel", "utilization", "max_num_seqs"}
     names = {
         name
         for kind in (GPU, SLO, PointRow, ProviderPriceRow)
