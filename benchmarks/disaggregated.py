@@ -141,8 +141,7 @@ def deepseek(model: Roofline) -> pd.DataFrame:
         between = handover(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
         users = int(point["concurrency"])
         n = users * REQUESTS_A_USER
-        lengths = MEAN_SHARE * point["isl"], MEAN_SHARE * point["osl"]
-        sent = requests(*lengths, n, np.zeros(n))
+        sent = requests(keys["input_tokens"], keys["output_tokens"], n, np.zeros(n))
         made = simulate_users_apart(users, sent, of["prefill"], of["decode"], between)
         ttft_ms, tpot_ms = means(made)
         rows.append(

@@ -152,12 +152,11 @@ def _kv_precision(rows: pd.DataFrame, precision: pd.Series) -> pd.Series:
     is_of = {name: rows["model_path"].str.contains(name) for name in names}
     on_blackwell = rows["system"].str.startswith("b")
     is_release = ~rows["backend_version"].str.contains("nightly", na=False)
-    is_late = rows["backend_version"] == "0.19.0"
     is_fp8 = (
         (is_of["Llama-3.1-70B"] & (rows["system"] != "h100_sxm"))
         | (is_of["gpt-oss"] & on_blackwell)
         | (precision == "nvfp4")
-        | (is_of["MiniMax"] & on_blackwell & is_late)
+        | _has_late_recipe(rows)
     )
     is_known = is_of["gpt-oss"] | is_of["Kimi"] | is_of["Llama-3.1-70B"]
     is_known |= is_of["MiniMax"] & is_release
@@ -168,9 +167,14 @@ def _kv_precision(rows: pd.DataFrame, precision: pd.Series) -> pd.Series:
 
 def _step_tokens(rows: pd.DataFrame) -> pd.Series:
     """Return the most tokens of a step, where a recipe states others than vLLM's default."""
-    is_minimax = rows["model_path"].str.contains("MiniMax") & rows["system"].str.startswith("b")
-    is_stated = is_minimax & (rows["backend_version"] == "0.19.0")
-    return (2 * rows["isl"]).where(is_stated).astype("Int64")
+    return (2 * rows["isl"]).where(_has_late_recipe(rows)).astype("Int64")
+
+
+def _has_late_recipe(rows: pd.DataFrame) -> pd.Series:
+    """Return which rows are of MiniMax-M2.5's recipe for Blackwell since vLLM 0.19."""
+    is_minimax = rows["model_path"].str.contains("MiniMax")
+    on_blackwell = rows["system"].str.startswith("b")
+    return is_minimax & on_blackwell & (rows["backend_version"] == "0.19.0")
 
 
 if __name__ == "__main__":

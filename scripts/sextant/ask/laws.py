@@ -11,7 +11,7 @@ import pandas as pd
 from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import MEDIANS, SEED, fit_medians, own_source_points, widening
-from sextant.ask.own_laws import OwnMeasurements, latencies_ms, load_of_lengths
+from sextant.ask.own_laws import OwnMeasurements, latencies_ms
 from sextant.ask.probe_laws import (
     LEAST_DRAWS,
     ProbedLoads,
@@ -25,6 +25,7 @@ from sextant.ask.scheduling import Settings, scheduler_of
 from sextant.decide.latency_surface import LatencySurface, ReplicaLaws
 from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import GPUProfile, is_as_good, might
+from sextant.law.means import MeanLoad
 from sextant.law.roofline import Roofline
 from sextant.points.frame import KEYS, KV_PRECISION, TARGETS
 from sextant.simulate.server import NAMES, StepLaw
@@ -175,6 +176,13 @@ def _on_gpu(case: Case) -> dict[str, GPUProfile]:
     return {name: profile for name, profile in profiles.items() if profile.gpu.kind != "cpu"}
 
 
+def _design(case: Case, model: Roofline, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return the design of the model for the LLM of a case, one row per GPU profile."""
+    keys = pd.DataFrame([(case.llm_id, name, 1) for name in profiles], columns=KEYS)
+    # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
+    return case.varied({"prefix_hit_rate": 0.0}).asked_rows(model, keys, profiles)
+
+
 @dataclass(frozen=True)
 class _GPULaws:
     """Draws the laws of a step of a case on GPU profiles."""
@@ -191,10 +199,7 @@ class _GPULaws:
         cls, case: Case, settings: Settings, model: Roofline, profiles: Mapping[str, GPUProfile]
     ) -> "_GPULaws":
         """Take the facts of the LLM on these GPU profiles."""
-        keys = pd.DataFrame([(case.llm_id, name, 1) for name in profiles], columns=KEYS)
-        # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
-        uncached = case.varied({"prefix_hit_rate": 0.0})
-        rows = uncached.asked_rows(model, keys, profiles)
+        rows = _design(case, model, profiles)
         every_profile = {**case.source.characterization.profiles, **profiles}
         points = own_source_points(case, MEDIANS, every_profile)
         return cls(case, settings, model, profiles, rows, points)
@@ -250,15 +255,15 @@ class _GPULaws:
         """Return laws, (1 + draws, terms), that give what the sources measured of the LLM."""
         if points.empty:
             return {name: laws.terms for name, laws in drawn.items()}
-        lengths = self.case.lengths[0]
-        load = load_of_lengths(lengths)
+        inputs, outputs = self.case.lengths[0]
+        load = MeanLoad(inputs, max(outputs, 2.0))
         n_draws = next(iter(drawn.values())).n_draws
         at_points_ms = np.empty((1 + n_draws, len(points), len(TARGETS)))
         kept_in = points[KV_PRECISION].fillna(self.case.serving.kv_precision or "")
         for kv_precision, indices in points.groupby(kept_in).indices.items():
             measured = self._as_measured(str(kv_precision), drawn)
             at_points_ms[:, indices] = latencies_ms(measured, points.iloc[indices], load)
-        return OwnMeasurements(points, at_points_ms, lengths, SEED).scaled(drawn)
+        return OwnMeasurements(points, at_points_ms, load, SEED).scaled(drawn)
 
     def _as_measured(
         self, kv_precision: str, drawn: Mapping[str, ReplicaLaws]
@@ -272,7 +277,7 @@ class _GPULaws:
             case = case.varied({"kv_dtype": kv_precision})
         if case is self.case:
             return drawn
-        plain = _GPULaws.of(case, self.settings, self.model, self.profiles)
+        plain = replace(self, case=case, rows=_design(case, self.model, self.profiles))
         return plain._drawn(next(iter(drawn.values())).n_draws)
 
     def _probed_loads(self, drawn: Mapping[str, ReplicaLaws]) -> dict[str, ProbedLoads]:

@@ -35,13 +35,8 @@ class OwnMeasurements:
     """As `Calibration.points`."""
     at_points_ms: np.ndarray
     """nTTFT and ITL of the servers that were measured, by the law, (1 + draws, points, 2)."""
-    lengths: np.ndarray  #: Mean input and output tokens of the asked requests.
+    load: MeanLoad  #: The asked requests.
     seed: int
-
-    @property
-    def load(self) -> MeanLoad:
-        """The asked requests."""
-        return load_of_lengths(self.lengths)
 
     def scaled(self, asked: Mapping[str, ReplicaLaws]) -> dict[str, np.ndarray]:
         """Return laws, (1 + draws, terms) by GPU profile, that give what was measured.
@@ -88,12 +83,6 @@ class OwnMeasurements:
         goals = np.log(np.concatenate([ttft_ms, wanted_ms[..., 1]], axis=1))
         loads = ProbeResult(self.load, ttft_ms[0], wanted_ms[0, :, 1], users)
         return match_laws(laws.terms, BatchLimits.of(laws.scheduler), loads, goals).values
-
-
-def load_of_lengths(lengths: np.ndarray) -> MeanLoad:
-    """Return requests of these mean input and output tokens."""
-    inputs, outputs = lengths
-    return MeanLoad(inputs, max(outputs, 2.0))
 
 
 def latencies_ms(

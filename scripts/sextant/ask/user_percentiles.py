@@ -84,6 +84,16 @@ class _LevelsBeside(NamedTuple):
     share: float  #: Of the difference of the logarithms.
 
 
+def _beside(levels: np.ndarray, users: float) -> _LevelsBeside:
+    """Return between which of the simulated numbers of users another lies."""
+    users = float(np.clip(users, levels[0], levels[-1]))
+    place = int(np.clip(np.searchsorted(levels, users), 1, max(len(levels) - 1, 1)))
+    low, high = levels[place - 1], levels[min(place, len(levels) - 1)]
+    if high == low or users == low:
+        return _LevelsBeside(int(low), int(low), 0.0)
+    return _LevelsBeside(int(low), int(high), math.log(users / low) / math.log(high / low))
+
+
 @dataclass(frozen=True, eq=False)
 class UserPercentiles:
     """What turns the latencies of a fitted law into the percentiles that are asked for."""
@@ -109,7 +119,9 @@ class UserPercentiles:
     def _over_published(self, keys: pd.DataFrame) -> UserFactors:
         """Return the factors at keys, each (rows, 2)."""
         names = keys["gpu_profile_id"].astype(str).to_numpy()
-        beside = [*map(self._levels_beside, names, keys["users"].to_numpy(float))]
+        levels = {name: self._levels(name) for name in dict.fromkeys(names)}
+        users = keys["users"].to_numpy(float)
+        beside = [_beside(levels[name], it) for name, it in zip(names, users, strict=True)]
         ends = pd.DataFrame(beside, columns=_LevelsBeside._fields)
         pairs = [[*zip(names, ends[end], strict=True)] for end in ("low", "high")]
         self._simulate({*pairs[0], *pairs[1]})
@@ -171,16 +183,6 @@ class UserPercentiles:
                 self.case, Settings.of(self.case.question), profile
             )
         return self._schedulers[name]
-
-    def _levels_beside(self, name: str, users: float) -> _LevelsBeside:
-        """Return between which simulated users of a GPU profile a number of users lies."""
-        levels = self._levels(name)
-        users = float(np.clip(users, levels[0], levels[-1]))
-        place = int(np.clip(np.searchsorted(levels, users), 1, max(len(levels) - 1, 1)))
-        low, high = levels[place - 1], levels[min(place, len(levels) - 1)]
-        if high == low or users == low:
-            return _LevelsBeside(int(low), int(low), 0.0)
-        return _LevelsBeside(int(low), int(high), math.log(users / low) / math.log(high / low))
 
     def _levels(self, name: str) -> np.ndarray:
         """Return the numbers of users, ascending, that are simulated on a GPU profile."""

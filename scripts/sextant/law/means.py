@@ -20,6 +20,10 @@ from sextant.simulate.server import NAMES, Scheduler, StepLaw
 Values = np.ndarray | float
 
 
+ALIKE_SHARPNESS = 20.0
+"""How sharply the memory bounds the sequences that decode where requests are alike."""
+
+
 class MeanLoad(NamedTuple):
     """Requests of one length."""
 
@@ -67,9 +71,9 @@ class BatchLimits(NamedTuple):
     each sends ten requests: 1/20 is the first wave, whose users stay together for a while."""
     wait: Values = 1.0
     """Closed loop: wait for the steps under way, as a multiple of the wait at random arrivals."""
-    sharpness: Values = 20.0
+    sharpness: Values = ALIKE_SHARPNESS
     """Closed loop: how sharply the memory bounds the sequences that decode. The less requests
-    differ in length, the less often some of few users wait. The default is of requests alike."""
+    differ in length, the less often some of few users wait."""
     queue: Values = 1.0
     """Closed loop: wait of users beyond the memory, as a multiple of the wait at a steady load."""
     wait_steps: Values = 0.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sextant.law.effects import effects
-from sextant.law.means import BatchLimits, MeanLoad, Values, closed_loop
+from sextant.law.means import ALIKE_SHARPNESS, BatchLimits, MeanLoad, Values, closed_loop
 from sextant.law.own import OWN_SD
 from sextant.law.posterior import Columns, Law, Parameter
 from sextant.simulate.server import StepLaw, overlapped
@@ -52,11 +52,9 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 """Keys of `terms` that add up to the ITL."""
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
-_VARIED = 6.0
+_VARIED_SHARPNESS = 6.0
 """Sharpness of the memory's bound where requests are of all lengths, as those of servers without
 CUDA graphs were."""
-_ALIKE = 20.0
-"""The same where they are alike."""
 
 
 def parameters_by_name(phi: np.ndarray) -> dict[str, np.ndarray]:
@@ -119,7 +117,7 @@ def batch_limits(phi: np.ndarray, facts: Columns) -> BatchLimits:
         prompts_first=facts["prompts_first"],
         wave=parameters["wave"] / (1 + parameters["wave"]),
         wait=parameters["wait"],
-        sharpness=np.where(facts["is_eager"], _VARIED, _ALIKE),
+        sharpness=np.where(facts["is_eager"], _VARIED_SHARPNESS, ALIKE_SHARPNESS),
         queue=parameters["queue"],
         wait_steps=facts["wait_steps"],
         gathering=facts["is_eager"] * parameters["gathering"],
