@@ -4,8 +4,8 @@
 
 Prints a row a predictor: mean and median absolute error of TTFT and TPOT in percent over all
 points, each predicted without its LLM, and the share inside the 90% intervals. `one law` is the
-law with its parameters alone, one value each for all LLMs, devices, precisions and versions,
-without trees. `repeats` is what a measurement differs from the median of its repeats: nobody can
+law with its parameters alone, one value each for all LLMs, devices, precisions and versions.
+`repeats` is what a measurement differs from the median of its repeats: nobody can
 predict better.
 """
 
@@ -21,7 +21,6 @@ from sextant.judge.figures import METRICS, accuracy, prediction_table
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law import roofline
 from sextant.law.terms import LAW
-from sextant.law.trees import Correction
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
 
 SEED = 42
@@ -39,9 +38,9 @@ def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]
 
 
 def one_law(task: Task) -> dict[str, float | int | None]:
-    """Return the accuracy of the law without effects and trees, in this process."""
+    """Return the accuracy of the law without effects, in this process."""
     plain = LAW._replace(effects=general_effects)
-    with mock.patch.multiple(roofline, LAW=plain, learn_correction=lambda *_: Correction([])):
+    with mock.patch.object(roofline, "LAW", plain):
         return figures(task, "roofline", n_jobs=1)
 
 

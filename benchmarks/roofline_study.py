@@ -25,7 +25,6 @@ from sextant.facts.slo import SLO, load_slos
 from sextant.judge.folds import design_rows
 from sextant.judge.score import score_recommendation, so_score
 from sextant.law.roofline import Roofline
-from sextant.law.trees import Correction
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_characterization
@@ -69,13 +68,12 @@ class Study:
         self,
         training: TrainingRows,
         asked: TrainingRows,
-        make: Callable[..., Roofline] = Roofline,
         seed: int = SEED,
         probe: bool = False,
     ) -> Answer:
         """Fit on some rows and answer for others, told of one profile of them if `probe`."""
         X_asked = asked.X
-        model = make(self.slos[0], self.known.profiles, seed).fit(training)
+        model = Roofline(self.slos[0], self.known.profiles, seed).fit(training)
         if not probe:
             return Answer(X_asked, model.sample(X_asked), [])
         told = best_probe(Draws(X_asked, model.sample(X_asked)), self.known.profiles, self.slos)
@@ -180,15 +178,6 @@ def line(study: Study, answers: Sequence[Answer], decide: Callable = utility) ->
     return scores(verdicts) | means.to_dict()
 
 
-class NoTrees(Roofline):
-    """The law and its random effects alone."""
-
-    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Roofline:
-        super().fit(training, references)
-        self.correction_ = Correction([])
-        return self
-
-
 def baseline(study: Study, name: str, settings: Settings) -> list[Answer]:
     """Return a baseline's answers, with draws made of its own errors on the other LLMs.
 
@@ -244,16 +233,13 @@ def run_llms(study: Study) -> None:
 
 
 def run_ablation(study: Study) -> None:
-    alone = [[name] for name in study.llm_ids]
-    plain, full = study.leave_out(alone, make=NoTrees), study.leave_out(alone)
+    answers = study.leave_out([[name] for name in study.llm_ids])
     show(
         "ablation",
         {
-            "law, eq. 1-3": line(study, plain, paper),
-            "law + trees, eq. 1-3": line(study, full, paper),
-            "law, utility": line(study, plain),
-            "law + trees, replicas by utility": line(study, full, profile_only),
-            "law + trees, utility (roofline)": line(study, full),
+            "eq. 1-3": line(study, answers, paper),
+            "replicas by utility": line(study, answers, profile_only),
+            "utility (roofline)": line(study, answers),
         },
     )
 

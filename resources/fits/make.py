@@ -80,7 +80,7 @@ def main() -> None:
     names = set()
     for fit in shipped_fits():
         model, training = fit.untrained()
-        path = FOLDER / shipped_name(model, training)
+        path = FOLDER / shipped_name(training)
         if path.name in names:
             continue
         names.add(path.name)

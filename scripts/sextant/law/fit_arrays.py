@@ -12,7 +12,6 @@ import numpy as np
 from sextant.law.fit import Checkpoint
 from sextant.law.own import OwnTerms
 from sextant.law.posterior import Law, Posterior
-from sextant.law.trees import Correction, TargetTrees, load_xgboost
 
 
 def arrays_of_posterior(posterior: Posterior) -> dict[str, np.ndarray]:
@@ -89,28 +88,6 @@ def arrays_of_factors(factors: Mapping[str, float]) -> dict[str, np.ndarray]:
 def factors_of(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Return the factors that `arrays_of_factors` was given."""
     return _numbers_by_name(arrays["unseen"], arrays["unseen_factors"])
-
-
-def arrays_of_correction(correction: Correction) -> dict[str, np.ndarray]:
-    """Return a correction: its shares, and the trees of each latency that has some."""
-    arrays = {"shares": np.array([target.share for target in correction.targets])}
-    for number, (_, booster) in enumerate(correction.targets):
-        if booster is not None:
-            raw = booster.save_raw("ubj")
-            arrays[f"trees_{number}"] = np.frombuffer(raw, dtype=np.uint8)
-    return arrays
-
-
-def correction_of(arrays: Mapping[str, np.ndarray]) -> Correction:
-    """Return the correction that `arrays_of_correction` was given."""
-    targets = []
-    for number, share in enumerate(arrays["shares"].tolist()):
-        booster = None
-        if share:
-            booster = load_xgboost().Booster({"nthread": 1})
-            booster.load_model(bytearray(arrays[f"trees_{number}"].tobytes()))
-        targets.append(TargetTrees(share, booster))
-    return Correction(targets)
 
 
 def _arrays_of_own(own: Mapping[str, OwnTerms]) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ fits whole. In go a model and its training rows; the model comes out fitted.
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
 from inspect import getsource
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,9 @@ def fit_or_restore(
     so it gives the same numbers to the last digit. The cache is `$XDG_CACHE_HOME`, else
     `~/.cache`; where it cannot be written, every question makes its fit again.
     """
-    libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
+    libraries = f"{np.__version__} {pd.__version__}"
     rows = (_digest(training), _digest(references))
-    path = kept_path("fit", f"{law_digest()} {libraries} {model.seed}", *rows)
+    path = kept_path("fit", f"{law_digest()} {libraries}", *rows)
     untold = model
     if references is not None:
         untold = Roofline(model.slo, model.profiles, model.seed)
@@ -82,7 +81,7 @@ def use_shipped(model: Roofline, training: TrainingRows) -> bool:
 
     Numbers are compared to 7 digits: the last ones depend on the processor and on NumPy.
     """
-    path = resource("fits") / shipped_name(model, training)
+    path = resource("fits") / shipped_name(training)
     return _is_of_this_law() and _read(path, lambda arrays: model.finish(training, arrays))
 
 
@@ -92,11 +91,9 @@ def _is_of_this_law() -> bool:
     return law.is_file() and law.read_text().strip() == law_digest()
 
 
-def shipped_name(model: Roofline, training: TrainingRows) -> str:
+def shipped_name(training: TrainingRows) -> str:
     """Return the name of the file in which a fit of these points ships."""
-    rounded = (_rounded(frame) for frame in training)
-    digest = sha256(f"{model.seed} {_digest(rounded)}".encode())
-    return f"{digest.hexdigest()[:16]}.npz"
+    return f"{_digest(_rounded(frame) for frame in training)[:16]}.npz"
 
 
 def law_digest() -> str:

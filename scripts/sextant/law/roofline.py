@@ -1,4 +1,4 @@
-"""The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees.
+"""The predictor `roofline`: a law of how servers work, fitted to points.
 
 docs/predictor.md explains it. In go fact rows of points and their latencies; out come joint draws
 of latencies and of step laws for a new LLM.
@@ -17,11 +17,9 @@ from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.fit import Checkpoint, LawProblem, finish_fit, fit_law, fit_law_near
 from sextant.law.fit_arrays import (
     arrays_of_checkpoint,
-    arrays_of_correction,
     arrays_of_factors,
     arrays_of_posterior,
     checkpoint_of,
-    correction_of,
     factors_of,
     posterior_of,
 )
@@ -29,7 +27,6 @@ from sextant.law.plausible import impossible
 from sextant.law.posterior import Posterior, columns_of, prior
 from sextant.law.scaled_steps import USERS, scaled_to_latencies
 from sextant.law.terms import LAW, step_law
-from sextant.law.trees import Correction, learn_correction
 from sextant.law.unseen import pair_misfit, unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
@@ -37,11 +34,10 @@ from sextant.simulate.server import NAMES
 
 
 class LikelyLaw(NamedTuple):
-    """The most likely law of some rows, and what the trees correct."""
+    """The most likely law of some rows."""
 
     phi: np.ndarray  #: Logarithms of the parameters, (rows, parameters).
-    log_latencies: np.ndarray  #: The law's log nTTFT and log ITL, (rows, 2).
-    correction: np.ndarray  #: What the trees add to them, (rows, 2).
+    log_latencies: np.ndarray  #: Its log nTTFT and log ITL, (rows, 2).
 
 
 N_DRAWS = 1000
@@ -58,7 +54,6 @@ class Roofline(JointPredictor):
 
     untold_: "Roofline | None" = None
     posterior_: Posterior
-    correction_: Correction
     checkpoint_: Checkpoint
     """Of the law's fit, where this model was fitted to points."""
     has_steps: bool
@@ -78,12 +73,10 @@ class Roofline(JointPredictor):
         self.has_steps = has_steps(X)
         if X.empty:
             self.posterior_ = prior(LAW)
-            self.correction_ = Correction([])
             return self
 
         with one_thread():
             fitted = fit_law(LAW, X, y[TARGETS].to_numpy(float))
-            self.correction_ = learn_correction(fitted, X, self.seed)
             factors = unseen_factors(fitted, X) if self.has_steps else {}
         self.posterior_ = fitted.posterior._replace(unseen_factors=factors)
         self.checkpoint_ = fitted.checkpoint
@@ -103,7 +96,6 @@ class Roofline(JointPredictor):
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
                 misfit = pair_misfit(fitted, X, deployments(X))
                 fitted = fit_law_near(problem, fitted.posterior, misfit)
-            self.correction_ = learn_correction(fitted, X, self.seed)
         self.has_steps = untold.has_steps
         self.posterior_ = fitted.posterior
         self.checkpoint_ = fitted.checkpoint
@@ -112,11 +104,8 @@ class Roofline(JointPredictor):
 
     def start_arrays(self) -> dict[str, np.ndarray]:
         """Return from what `finish` makes this fit again: a small part of what `arrays` returns."""
-        return (
-            arrays_of_checkpoint(self.checkpoint_)
-            | arrays_of_factors(self.posterior_.unseen_factors)
-            | arrays_of_correction(self.correction_)
-        )
+        factors = arrays_of_factors(self.posterior_.unseen_factors)
+        return arrays_of_checkpoint(self.checkpoint_) | factors
 
     def finish(self, training: TrainingRows, arrays: Mapping[str, np.ndarray]) -> None:
         """Make a fit to these points again, by its last iteration.
@@ -130,23 +119,20 @@ class Roofline(JointPredictor):
         self.posterior_ = posterior._replace(unseen_factors=factors_of(arrays))
         self.has_steps = has_steps(X)
         self.checkpoint_ = checkpoint
-        self.correction_ = correction_of(arrays)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that a fit has found, for `restore`."""
-        return arrays_of_posterior(self.posterior_) | arrays_of_correction(self.correction_)
+        return arrays_of_posterior(self.posterior_)
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
         self.has_steps = has_steps(X)
         self.posterior_ = posterior_of(LAW, arrays)
-        self.correction_ = correction_of(arrays)
 
     def most_likely(self, X: pd.DataFrame) -> LikelyLaw:
         """Return the most likely law of each row."""
         phi = self.posterior_.most_likely(X)
-        predicted = self.posterior_.law.predict_log(phi, columns_of(X))
-        return LikelyLaw(phi, predicted, self.correction_.of(X, predicted))
+        return LikelyLaw(phi, self.posterior_.law.predict_log(phi, columns_of(X)))
 
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
@@ -157,16 +143,15 @@ class Roofline(JointPredictor):
                 for start in range(0, len(rows_of_llm), _ROWS_AT_ONCE):
                     rows = rows_of_llm[start : start + _ROWS_AT_ONCE]
                     draws[:, rows] = self.posterior_.draw(X.iloc[rows], N_DRAWS, self.seed)
-            correction = self.most_likely(X).correction
-        return np.exp(draws + correction)
+        return np.exp(draws)
 
     def step_laws(self, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
         """Return the step laws of configurations, (rows, 1 + draws, terms), in `NAMES`' order.
 
         The first law of each configuration has the most likely parameters; draws follow. The law
-        says what a step takes (`terms.step_law`). The statistic, the trees and the error of a draw
-        change the latencies beyond it. So the law's terms are scaled until the closed form gives
-        the predictor's own latencies (`scaled_to_latencies`).
+        says what a step takes (`terms.step_law`). The statistic and the error of a draw change the
+        latencies beyond it. So the law's terms are scaled until the closed form gives the
+        predictor's own latencies (`scaled_to_latencies`).
 
         Args:
             rows: configurations as `design` gives them, of any users, all on one engine; their
@@ -196,8 +181,6 @@ class Roofline(JointPredictor):
         columns["users"] = USERS
         flat = phi.reshape(-1, 1, phi.shape[-1])
         log_ms = posterior.law.predict_log(flat, columns).reshape(1 + n_draws, n_rows, n_users, 2)
-        correction = self.correction_.of(X, log_ms[0].reshape(-1, 2))
-        log_ms = log_ms + correction.reshape(n_rows, n_users, 2)
         log_ms[..., 0] += np.log(facts["input_tokens"])[:, None]
 
         # What a law misses is common to all loads of a configuration, as far as it is smooth. All
@@ -226,15 +209,13 @@ class Roofline(JointPredictor):
             itl_ms = itl_factor (launch_ms + weights_ms + kv_ms + sequences_ms + other_prompts_ms)
             nttft_ms = nttft_factor (prefill_ms + batching_ms + queueing_ms) / mean input length
 
-        The factors are the ratio of the percentile to the mean, times the trees' correction.
+        The factors are the ratio of the percentile to the mean.
         """
         likely = self.most_likely(X)
-        factors = np.exp(likely.phi[:, -2:] + likely.correction)
-        latencies = np.exp(likely.log_latencies + likely.correction)
         terms = self.posterior_.law.terms(likely.phi, columns_of(X))
         rows = pd.DataFrame(terms, index=X.index)
-        rows[["nttft_factor", "itl_factor"]] = factors
-        rows[["nttft_ms", "itl_ms"]] = latencies
+        rows[["nttft_factor", "itl_factor"]] = np.exp(likely.phi[:, -2:])
+        rows[["nttft_ms", "itl_ms"]] = np.exp(likely.log_latencies)
         return rows
 
 

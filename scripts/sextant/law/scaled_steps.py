@@ -1,8 +1,8 @@
 """Step laws that give a predictor's own latencies, at one user and at many.
 
-The law of a fit says what a step takes; the trees, the statistic and the error of a draw change the
-latencies beyond it. In go the law's parameters and the latencies; its terms come out scaled, by
-groups, until the closed form gives these latencies.
+The law of a fit says what a step takes; the statistic and the error of a draw change the latencies
+beyond it. In go the law's parameters and the latencies; its terms come out scaled, by groups, until
+the closed form gives these latencies.
 """
 
 from typing import Any, NamedTuple

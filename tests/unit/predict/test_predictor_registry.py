@@ -58,15 +58,10 @@ def test_a_job_starts_without_what_takes_a_second_to_import(module: str, heavy: 
 
 def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
     code = """
-import sys, numpy as np, sextant.recommend.recommend, sextant.answer.answer
-print(sorted({"sklearn", "xgboost", "scipy", "duckdb", "jinja2"} & sys.modules.keys()))
-import sklearn
-from sextant.law.trees import load_xgboost
-xgboost = load_xgboost()
-matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
-print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
+import sys, sextant.recommend.recommend, sextant.answer.answer
+print(sorted({"sklearn", "xgboost", "scipy", "duckdb", "jinja2"} & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["[]", "1"]
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
@@ -94,7 +89,7 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
         f"law/{name}.py"
         for name in (
             *("effects", "energy", "fact_rows", "fit", "fit_arrays", "means", "own", "plausible"),
-            *("posterior", "roofline", "scaled_steps", "terms", "trees", "unseen"),
+            *("posterior", "roofline", "scaled_steps", "terms", "unseen"),
         )
     }
     for name, others in files.items():
