@@ -60,8 +60,8 @@ PRIOR_MEAN = np.log([PRIORS[name][0] for name in NAMES])
 PRIOR_SD = np.array([PRIORS[name][1] for name in NAMES])
 TTFT_NOISE, ITL_NOISE = 0.08, 0.03
 NEAR_SATURATION = 0.98
-LOST_MS = 5e3
-"""A mean TTFT that only a queue without end has."""
+LOST = 10.0
+"""Error of the mean TTFT, over the measured one, that only a queue without end has."""
 MEASURED = ("ttft_mean_ms", "e2e_mean_ms", "ttft_p99_ms", "ttft_p50_ms")
 
 
@@ -279,7 +279,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         clean[name] = (clean[f"{name} predicted"] / clean[name] - 1).abs()
     probe = clean[clean["way"] == "probe"]
     clean = clean.drop(probe.groupby("llm")["rate"].idxmin())
-    is_lost = clean["ttft_mean_ms predicted"] > LOST_MS
+    is_lost = clean["ttft_mean_ms"] > LOST
     kept, lost = clean[~is_lost], clean[is_lost].groupby("way").size()
     means = kept.groupby("way")[list(MEASURED)].mean()
     later = kept[kept["stage"] > 0].groupby("way")["ttft_p99_ms"].mean()

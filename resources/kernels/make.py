@@ -66,6 +66,10 @@ LEAST_ROWS = 15
 MOST_FIXED_US = 50.0
 """A product that takes longer at least is timed with work of the host in it (FP8 in blocks of vLLM
 0.24): the row is left out."""
+ABSORBED = ("flash_attention", "triton")
+"""SGLang's tables of latent attention on Hopper and on cards are of kernels that multiply a prompt
+with the latent vectors: 1,088 numbers a head for 320. Its servers do so behind a cached prefix only
+(github.com/sgl-project/sglang, models/deepseek_common/attention_backend_handler.py)."""
 LEAST_SIDE = 2048
 """Smaller matrices than any of an LLM's are left out."""
 _SOFT = 0.1
@@ -97,6 +101,7 @@ class Measured(NamedTuple):
     bytes_moved: pd.Series  #: Of memory; of an all-reduce, over the links.
     flop: pd.Series
     experts: pd.Series  #: In use.
+    state_bytes: pd.Series  #: Of the tokens' states, for each of the experts that they chose.
     ms: pd.Series
 
 
@@ -144,7 +149,7 @@ def decode_mla(table: pd.DataFrame) -> Measured:
 
 def prefill_mla(table: pd.DataFrame) -> Measured:
     """As `prefill_attention`: heads of 192 numbers, 128 of values."""
-    table = table[table["isl"] >= 256]
+    table = table[(table["isl"] >= 256) & ~table["kernel_source"].isin(ABSORBED)]
     tokens = table["batch_size"] * table["isl"].astype(float)
     flop = tokens * table["isl"] * table["num_heads"] * (192 + 128)
     moved = 4 * tokens * table["num_heads"] * (192 + 128)
@@ -165,7 +170,9 @@ def experts(table: pd.DataFrame) -> Measured:
     moved = in_use * matrix * precision.map(WEIGHT_BYTES)
     flop = 2 * chosen * matrix
     measured = _measured("experts", table, precision, moved, flop)
-    return measured._replace(experts=in_use.astype(float))
+    # However experts or matrices are divided, a device handles all tokens' choices.
+    states = 2.0 * table["num_tokens"] * table["topk"] * table["hidden_size"]
+    return measured._replace(experts=in_use.astype(float), state_bytes=states)
 
 
 def all_reduce(table: pd.DataFrame) -> Measured:
@@ -202,30 +209,35 @@ def _measured(
     kind: str, table: pd.DataFrame, precision: pd.Series, moved: pd.Series, flop: pd.Series
 ) -> Measured:
     ones = pd.Series(1, table.index)
-    return Measured(kind, precision, ones, moved, flop, ones * 0.0, table["latency"])
+    none = ones * 0.0
+    return Measured(kind, precision, ones, moved, flop, none, none, table["latency"])
 
 
-UNBOUND = 2.0
-"""Share of the peak above which no time of a table was bound by products."""
-START = Reached(fixed_ms=5e-3, expert_ms=1e-4, bandwidth_share=0.7, flops_share=0.5)
+START = Reached(
+    fixed_ms=5e-3, expert_ms=1e-4, bandwidth_share=0.7, flops_share=0.5, states_share=0.5
+)
+ABSENT = Reached(fixed_ms=0.0, expert_ms=0.0, bandwidth_share=1.0, flops_share=1.0)
+"""Constants of work that a kernel does not have."""
 
 
 def fit(measured: pd.DataFrame, bytes_per_ms: float, flop_per_ms: float) -> tuple[Reached, float]:
     """Return the constants of a kernel, and the spread of the times around them."""
-    is_fitted = [True, measured["experts"].any(), True, measured["flop"].any()]
+    work = [measured[name].any() for name in ("experts", "bytes_moved", "flop", "state_bytes")]
+    is_fitted = [True, *work]
     start = np.array(START)[is_fitted]
     moved_ms = measured["bytes_moved"].to_numpy() / bytes_per_ms
     product_ms = measured["flop"].to_numpy() / flop_per_ms
     in_use = measured["experts"].to_numpy()
+    states_ms = measured["state_bytes"].to_numpy() / bytes_per_ms
     ms = measured["ms"].to_numpy()
 
     def constants(logs: np.ndarray) -> Reached:
-        values = np.array([0.0, 0.0, 1.0, 1.0])
+        values = np.array(ABSENT)
         values[is_fitted] = np.exp(logs)
         return Reached(*values.tolist())
 
     def missed(logs: np.ndarray) -> np.ndarray:
-        return np.log(kernel_ms(constants(logs), moved_ms, product_ms, in_use) / ms)
+        return np.log(kernel_ms(constants(logs), moved_ms, product_ms, in_use, states_ms) / ms)
 
     found = least_squares(missed, np.log(start), loss="soft_l1", f_scale=_SOFT)
     return constants(found.x), float(missed(found.x).std())
@@ -238,7 +250,7 @@ def rows_of(path: Path, measured: Measured, gpu: GPU) -> Iterator[KernelRow]:
     kind = columns.pop("kind")
     frame = pd.DataFrame(columns).dropna()
     # The fastest of several kernels for the same work.
-    work = ["precision", "n_gpus", "bytes_moved", "flop", "experts"]
+    work = ["precision", "n_gpus", "bytes_moved", "flop", "experts", "state_bytes"]
     frame = frame.groupby(work, as_index=False)["ms"].min()
     for (precision, n_gpus), part in frame.groupby(["precision", "n_gpus"]):
         if len(part) < LEAST_ROWS:
@@ -248,7 +260,8 @@ def rows_of(path: Path, measured: Measured, gpu: GPU) -> Iterator[KernelRow]:
         if kind == "dense" and found.fixed_ms * 1e3 > MOST_FIXED_US:
             print(f"left out: {path.name} {precision}, {found.fixed_ms * 1e3:.0f} us at least")
             continue
-        is_bound = part["flop"].any() and found.flops_share < UNBOUND
+        # Above its peak no time of the table was bound by products.
+        is_bound = part["flop"].any() and found.flops_share < 1
         yield KernelRow(
             gpu_id=gpu.gpu_id,
             engine=engine,
@@ -260,6 +273,7 @@ def rows_of(path: Path, measured: Measured, gpu: GPU) -> Iterator[KernelRow]:
             expert_us=round(found.expert_ms * 1e3, 3) if part["experts"].any() else None,
             bandwidth_share=round(found.bandwidth_share, 3),
             flops_share=round(found.flops_share, 4) if is_bound else None,
+            states_share=round(found.states_share, 4) if part["state_bytes"].any() else None,
             spread=round(spread, 2),
             rows=len(part),
         )
@@ -283,7 +297,7 @@ def rows_of_other_makers(measured: pd.DataFrame) -> Iterator[KernelRow]:
     Shares are the median of all GPUs with tables, times the ratio of what products reach; least
     times are divided by it.
     """
-    constants = ["fixed_us", "expert_us", "bandwidth_share", "flops_share"]
+    constants = ["fixed_us", "expert_us", "bandwidth_share", "flops_share", "states_share"]
     usual = measured.groupby(["kind", "precision", "n_gpus"])[constants].median()
     for gpu_id, alike in ALIKE.items():
         ratio = _OF_BEST * BEST_SHARES[alike][0] / usual.loc[("dense", "bf16", 1), "flops_share"]

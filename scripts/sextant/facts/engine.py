@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 from sextant.facts.gpu import GIB, Devices
-from sextant.facts.llm import LLM, Speculating
+from sextant.facts.llm import LATENT_ROTARY, LLM, Speculating
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.facts.llm_families import UNBOUNDED_TOKENS
 
@@ -350,11 +350,10 @@ def _latent_bytes(llm: LLM, parts: int) -> float:
     """
     if not llm.kv_latent_size:
         return 0.0
-    rotary = 64  # numbers of the vector that hold positions
     down = llm.hidden_size * llm.kv_latent_size * (1 + 8 / 3)
     up = 0
     if llm.head_dim < llm.kv_latent_size:
-        up = (llm.kv_latent_size - rotary) * llm.n_heads * 2 * (llm.head_dim - rotary)
+        up = (llm.kv_latent_size - LATENT_ROTARY) * llm.n_heads * 2 * llm.value_dim
     is_quantized = llm.n_quantized_parameters > llm.n_quantized_expert_parameters
     bits = llm.weight_bits if is_quantized else 8 * DTYPE_BYTES[llm.dtype]
     return llm.n_layers * ((parts - 1) * down * bits / 8 + up * DTYPE_BYTES[llm.dtype])

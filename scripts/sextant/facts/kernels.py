@@ -36,7 +36,7 @@ _NEAREST = {
 """Precisions whose kernels stand for those of a precision that no table has, the first first."""
 _USUAL_ENGINE = "vllm"
 
-Share = Annotated[float, Field(gt=0, le=3)]
+Share = Annotated[float, Field(gt=0, le=5)]
 Microseconds = Annotated[float, Field(ge=0, lt=1e4)]
 
 
@@ -63,6 +63,8 @@ class KernelRow:
     bandwidth_share: Share | None = None
     """share of the data sheet's memory bandwidth; of an all-reduce, of the links'"""
     flops_share: Share | None = None  #: share of the data sheet's FLOP/s; of attention, in 16 bits
+    states_share: Share | None = None
+    """share of the memory bandwidth at which states of tokens move to experts and back"""
     spread: Annotated[float, Field(ge=0)] | None = None
     """standard deviation of the logarithm of measured times around these constants"""
     rows: Annotated[int, Field(ge=0)] | None = None  #: number of measured times
@@ -76,23 +78,31 @@ class Reached(NamedTuple):
     expert_ms: float  #: Time that an expert in use adds.
     bandwidth_share: float
     flops_share: float
+    states_share: float = 1.0  #: Of experts.
 
 
 def kernel_ms(
-    reached: Reached, moved_ms: np.ndarray, product_ms: np.ndarray, experts: np.ndarray
+    reached: Reached,
+    moved_ms: np.ndarray,
+    product_ms: np.ndarray,
+    experts: np.ndarray,
+    states_ms: np.ndarray,
 ) -> np.ndarray:
-    """Return the time of kernels: fixed + experts + the longer of memory traffic and products.
+    """Return the time of kernels: fixed + experts + states + the longer of traffic and products.
 
     Args:
         reached: the constants.
         moved_ms: time of the memory traffic at the data sheet's bandwidth.
         product_ms: time of the products at the data sheet's rate.
         experts: experts in use.
+        states_ms: time of the states of all tokens, once for each expert that a token uses, at the
+            data sheet's bandwidth.
     """
     moved = moved_ms / reached.bandwidth_share
     product = product_ms / reached.flops_share
     longer_ms = (moved**_ROOF + product**_ROOF) ** (1 / _ROOF)
-    return np.asarray(reached.fixed_ms + reached.expert_ms * experts + longer_ms)
+    beside_ms = reached.expert_ms * experts + states_ms / reached.states_share
+    return np.asarray(reached.fixed_ms + beside_ms + longer_ms)
 
 
 @cache
@@ -112,6 +122,7 @@ def reached(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int = 1) -
             expert_ms=min(best.expert_ms, other.expert_ms),
             bandwidth_share=max(best.bandwidth_share, other.bandwidth_share * faster),
             flops_share=max(best.flops_share, other.flops_share * better),
+            states_share=max(best.states_share, other.states_share * faster),
         )
     return best
 
@@ -149,9 +160,13 @@ def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> 
         expert_ms=constant("expert_us", 0.0) / 1e3,
         bandwidth_share=constant("bandwidth_share", 1.0),
         flops_share=constant("flops_share", 1.0),
+        states_share=constant("states_share", 1.0),
     )
 
 
+_LEAST_BANDWIDTH = 0.5
+"""Of a relative, over the GPU's. Cards of an architecture read small matrices from large caches:
+their least times are none for its GPUs with fast memory."""
 _ABILITIES = (
     "memory_gib",
     "memory_bandwidth_gb_s",
@@ -165,10 +180,12 @@ _ABILITIES = (
 
 @cache
 def _lesser_relatives(gpu: GPU) -> tuple[GPU, ...]:
-    """Return the other GPUs of the architecture that have more of nothing."""
+    """Return the other GPUs of the architecture that have more of nothing, nor far less."""
     relatives = [load_gpu(GPUS, path.stem) for path in sorted(GPUS.glob("*.yaml"))]
 
     def has_no_more(other: GPU) -> bool:
+        if other.memory_bandwidth_gb_s < _LEAST_BANDWIDTH * gpu.memory_bandwidth_gb_s:
+            return False
         pairs = ((getattr(other, name) or 0, getattr(gpu, name) or 0) for name in _ABILITIES)
         return other.architecture == gpu.architecture and all(has <= most for has, most in pairs)
 

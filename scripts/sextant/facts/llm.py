@@ -40,6 +40,10 @@ KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
 _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 
 
+LATENT_ROTARY = 64
+"""Numbers of the vector of latent attention that hold positions."""
+
+
 @dataclass(frozen=True)
 class LLM:
     """An LLM's architecture. Sizes are counts and do not depend on where the LLM runs.
@@ -105,6 +109,16 @@ class LLM:
     n_products: NonNegativeInt = 0
     """Kernels of one step that multiply with dense matrices, over all layers; 0: not counted."""
     n_small_kernels: NonNegativeInt = 0  # beside them: norms, rotations, activations, choices
+
+    @property
+    def value_dim(self) -> int:
+        """Numbers in a head's value.
+
+        They are those of its query and key; in latent attention, whose values have no positions,
+        fewer, but for LLMs whose heads are as wide as the vector (DeepSeek-V4).
+        """
+        is_projected = self.head_dim < self.kv_latent_size
+        return self.head_dim - LATENT_ROTARY * is_projected
 
     @property
     def attention(self) -> str:

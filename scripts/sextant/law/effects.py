@@ -17,7 +17,7 @@ Spread = Mapping[str, float]
 _USUAL_MAKERS = ("NVIDIA", "CPU")
 """Makers of the GPUs that most sources measured, and cores, whose effects are those of engines."""
 
-_MOE: Spread = {"sequence": 0.3, "expert_flops": 0.2, "launch": 0.05, "link": 0.4, "sync": 0.3}
+_MOE: Spread = {"sequence": 0.3, "launch": 0.05, "link": 0.4, "sync": 0.3}
 _LATENT: Spread = {"launch": 0.2, "kv_bandwidth": 0.3}
 # Where the precision of the KV cache is not stated, it may be half of what is assumed. Else vLLM
 # holds what its memory says, within 1.4% in the mean of its logs.
@@ -25,7 +25,7 @@ _KV_UNSTATED: Spread = {"memory": 0.5, "kv_bandwidth": 0.4}
 _SHARES = {"launch": 0.1, "bandwidth": 0.03, "expert_bandwidth": 0.1}
 _ARCHITECTURE: Spread = _SHARES | {
     "flops": 0.08,
-    "expert_flops": 0.2,
+    "expert_flops": 0.1,
     # Kernels of new architectures are young, and hosts are faster.
     "launch": 0.14,
     "sequence": 0.2,
@@ -33,7 +33,7 @@ _ARCHITECTURE: Spread = _SHARES | {
 }
 _OTHER_MAKER: Spread = {"ttft_offset": 0.4, "itl_offset": 0.3}
 """Of GPUs of another maker than most: other kernels, other compilers, a port of the engine."""
-_PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.25}
+_PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.15}
 _ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.05, "wave": 0.7}
 # Beside vLLM: hosts and kernels of other engines.
 _OTHER_ENGINE: Spread = {
@@ -43,7 +43,6 @@ _OTHER_ENGINE: Spread = {
     "expert_flops": 0.2,
     **_SHARES,
     "launch": 0.3,
-    "touch": 0.1,
     "memory": 0.2,
 }
 # Who measured, with which client and on which hosts, and whether all users start at once.
@@ -70,6 +69,8 @@ _LENGTHS_UNSTATED: Spread = {
 }
 _VERSION: Spread = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT: Spread = {"ttft_offset": 0.15, "itl_offset": 0.1}
+# Some LLMs' routers prefer a few of the experts.
+_ROUTER: Spread = {"touch": 0.15}
 _DRAFT_SD = 0.5
 _DEPLOYMENT: Spread = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
@@ -161,6 +162,7 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     # Without CUDA graphs LLMs have effects of their own instead.
     support = (X["llm_id"] + "|" + version).where(X["is_eager"] == 0)
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
+    yield from levels(X["llm_id"].where(X["is_moe"] > 0), "router", _ROUTER)
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
 

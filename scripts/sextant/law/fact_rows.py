@@ -255,7 +255,8 @@ def _llm_facts(llm: LLM, gpu: GPU, engine: str) -> dict[str, float | str]:
     # Decoders compute the 32-bit logits of all input tokens; an encoder has none.
     logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
 
-    n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
+    n_heads = (llm.n_attention_layers or llm.n_layers) * llm.n_heads
+    pair_flop = 2.0 * n_heads * (llm.head_dim + llm.value_dim)
     pair_flop_per_ms = gpu.dense_16bit_tflops * 1e9 * kernels.prefill.flops_share
     return {
         "served_precision": precision_of(llm),
@@ -278,8 +279,9 @@ def _llm_facts(llm: LLM, gpu: GPU, engine: str) -> dict[str, float | str]:
         "attention_ms": attention_share * dense_ms,
         "dense_ms": (1 - attention_share) * dense_ms,
         "expert_ms": expert_ms,
+        "states_ms": _routed_state_bytes(llm) / bytes_per_ms / kernels.experts.states_share,
         # Scores and values of one token and one before it, over all layers with attention.
-        "pair_ms": 4.0 * n_queries / pair_flop_per_ms,
+        "pair_ms": pair_flop / pair_flop_per_ms,
         "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
         "activation_bytes": float(states + logits),
         "prompt_products": (
@@ -312,6 +314,14 @@ def _launch_ms(llm: LLM, kernels: _Kernels) -> float:
     attentions = llm.n_attention_layers or llm.n_layers
     attention_ms = attentions * kernels.decode.fixed_ms
     return products * kernels.dense.fixed_ms + attention_ms + small * _SMALL_KERNEL_MS
+
+
+def _routed_state_bytes(llm: LLM) -> float:
+    """Return the bytes of a token's states, once for each expert that it uses in each layer.
+
+    An expert has three matrices: gate, up and down.
+    """
+    return _STATE_BYTES * llm.n_active_expert_parameters / (3 * llm.ffn_size)
 
 
 def _product_ms(llm: LLM, gpu: GPU, kernels: _Kernels) -> tuple[float, float]:

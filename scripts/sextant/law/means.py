@@ -215,7 +215,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
     others = 1 - 1 / n
     later = load.later_tokens
     most = np.maximum(limits.most_decoding(load), 1.0)
-    decoding = _lesser(n, most, limits.sharpness)
+    decoding = lesser(n, most, limits.sharpness)
     for _ in range(_ROUNDS):
         batch = 1 + decoding * others
         parts = step_parts(law, limits, load, batch)
@@ -239,7 +239,7 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
 
         ttft_ms = idle_ms + waiting_ms + wave_ms
         answer_ms = ttft_ms + later * itl_ms
-        decoding = _lesser(n * later * itl_ms / answer_ms, most, limits.sharpness)
+        decoding = lesser(n * later * itl_ms / answer_ms, most, limits.sharpness)
 
     # A user's cycle takes n answers' decoding, divided by the number that decode at once. What
     # exceeds an answer is the queue.
@@ -250,10 +250,10 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
     return Means(ttft_ms, itl_ms, e2e_ms, rate_rps, decoding, batch, idle_ms, waiting_ms)
 
 
-def _lesser(values: np.ndarray, most: np.ndarray, sharpness: Values) -> np.ndarray:
+def lesser(values: Values, most: Values, sharpness: Values) -> np.ndarray:
     """Return a smooth minimum, the closer to the lesser the sharper."""
     over = sharpness * np.log(values / most)
-    return values * np.exp(-np.logaddexp(0.0, over) / sharpness)
+    return np.asarray(values * np.exp(-np.logaddexp(0.0, over) / sharpness))
 
 
 def saturation_rps(law: StepLaw, limits: BatchLimits, load: MeanLoad) -> np.ndarray:

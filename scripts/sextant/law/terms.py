@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sextant.law.effects import effects
-from sextant.law.means import ALIKE_SHARPNESS, BatchLimits, MeanLoad, Values, closed_loop
+from sextant.law.means import (
+    ALIKE_SHARPNESS,
+    BatchLimits,
+    MeanLoad,
+    Values,
+    closed_loop,
+    lesser,
+)
 from sextant.law.own import OWN_SD
 from sextant.law.posterior import Columns, Law, Parameter
 from sextant.simulate.server import StepLaw, overlapped
@@ -29,7 +36,7 @@ PARAMETERS = {
     "touch": Parameter("exponent of the tokens that choose experts of their own", 1.0, 0.1),
     "kv_bandwidth": Parameter("bandwidth of the KV cache over that of kernels", 1.0, 0.08),
     "flops": Parameter("FLOP/s of dense products over those of kernels", 1.0, 0.1),
-    "expert_flops": Parameter("the same of experts' products", 1.0, 0.3),
+    "expert_flops": Parameter("the same of experts' products and states", 1.0, 0.3),
     "attention_flops": Parameter("the same of attention in prefill", 1.0, 0.2),
     "sync": Parameter("latency of an all-reduce over that of its kernel", 1.0, 0.5),
     "link": Parameter("bandwidth of an all-reduce over that of its kernel", 1.0, 0.3),
@@ -52,6 +59,8 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 """Keys of `terms` that add up to the ITL."""
 _DRAFT_MS = 0.3
 """Time of a draft's pass beyond its layers: launches and choices of tokens outside CUDA graphs."""
+_BOUND_SHARPNESS = 8.0
+"""How sharply parameters are bound by what cannot be more."""
 _VARIED_SHARPNESS = 6.0
 """Sharpness of the memory's bound where requests are of all lengths, as those of servers without
 CUDA graphs were."""
@@ -207,7 +216,11 @@ def _step_terms(
     passes = 2 * (n_gpus - 1) / n_gpus
     reduction_ms = passes * facts["reduced_bytes"] / facts["link_bytes_per_ms"] / parameters["link"]
     products_ms = (facts["attention_ms"] + facts["dense_ms"]) / parameters["flops"]
-    token_ms = (products_ms + facts["expert_ms"] / parameters["expert_flops"]) / n_gpus
+    # However experts are divided, a device moves the states of all tokens to experts and back;
+    # copies of attention do so for their own requests.
+    expert_products_ms = facts["expert_ms"] / parameters["expert_flops"]
+    states_ms = facts["states_ms"] / parameters["expert_flops"] / copies
+    token_ms = (products_ms + expert_products_ms) / n_gpus + states_ms
 
     # The cache is split by heads, which are never divided.
     kv_bytes = facts["kv_bytes_per_token"] / np.minimum(n_gpus, facts["kv_parts"] * copies)
@@ -221,10 +234,10 @@ def _step_terms(
     seen_share = _kept_tokens(prompt, facts) / prompt
 
     visit_ms = layers * facts["n_experts"] / facts["expert_parallel"] * parameters["expert_visit"]
-    expert_bytes = facts["expert_bytes"] / n_gpus
-    experts_ms = (
-        expert_bytes / parameters["expert_bandwidth"] / facts["expert_bytes_per_ms"] + visit_ms
-    )
+    # Tables of kernels are not exact: no memory is faster than its data sheet says.
+    reached_bytes_per_ms = facts["expert_bytes_per_ms"] * parameters["expert_bandwidth"]
+    expert_bytes_per_ms = lesser(reached_bytes_per_ms, facts["bytes_per_ms"], _BOUND_SHARPNESS)
+    experts_ms = facts["expert_bytes"] / n_gpus / expert_bytes_per_ms + visit_ms
     prompt_launch_ms = layers * parameters["prompt_launch"] + parameters["prompt"]
     verify_ms = verified_tokens * (reduction_ms / copies + token_ms + state_ms)
     return _StepTerms(
@@ -236,7 +249,8 @@ def _step_terms(
         prefill_pair_ms=facts["pair_ms"] * seen_share / n_gpus / parameters["attention_flops"],
         expert_ms=experts_ms,
         expert_share=facts["experts_per_token"] / np.maximum(facts["n_experts"], 1),
-        touch=parameters["touch"],
+        # Tokens that choose apart of each other use the most experts.
+        touch=lesser(parameters["touch"], 1.0, _BOUND_SHARPNESS),
         request_ms=prompt_launch_ms + facts["encoder_share"] * (floor_ms + weights_ms),
         host_ms=facts["is_uncaptured"] * layers * parameters["host"],
     )

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,12 +17,17 @@ LLMS = GPUS.parent / "llms"
 
 
 def test_a_kernel_takes_the_longer_of_traffic_and_products_and_its_least_time():
-    constants = Reached(fixed_ms=0.01, expert_ms=0.001, bandwidth_share=0.5, flops_share=0.25)
-    one, other = kernel_ms(constants, np.array([1.0, 0.0]), np.array([0.0, 1.0]), np.array([10, 0]))
-    assert one == pytest.approx(0.01 + 0.01 + 2.0)
-    assert other == pytest.approx(0.01 + 4.0)
-    both = kernel_ms(constants, np.array([1.0]), np.array([0.5]), np.array([0]))
-    assert 2.01 < both[0] < 4.01, "they overlap"
+    constants = Reached(
+        fixed_ms=0.01, expert_ms=0.001, bandwidth_share=0.5, flops_share=0.25, states_share=0.2
+    )
+
+    def time_ms(moved_ms, product_ms, experts=0, states_ms=0.0) -> float:
+        return float(kernel_ms(constants, moved_ms, product_ms, experts, states_ms))
+
+    assert time_ms(1.0, 0.0, experts=10) == pytest.approx(0.01 + 0.01 + 2.0)
+    assert time_ms(0.0, 1.0) == pytest.approx(0.01 + 4.0)
+    assert 2.01 < time_ms(1.0, 0.5) < 4.01, "they overlap"
+    assert time_ms(0.0, 1.0, states_ms=1.0) == pytest.approx(0.01 + 4.0 + 5.0), "states do not"
 
 
 def test_products_reach_the_published_shares():
@@ -33,7 +37,7 @@ def test_products_reach_the_published_shares():
     assert 0.7 < reached(load_gpu(GPUS, "A100-80GB"), "vllm", "dense", "bf16").flops_share < 0.87
     # FP8 reaches less of its peak, and experts less than dense products.
     assert reached(H100, "vllm", "dense", "fp8").flops_share < 0.65
-    assert reached(H100, "vllm", "experts", "bf16").flops_share < h100.flops_share / 2
+    assert reached(H100, "vllm", "experts", "bf16").flops_share < 0.8 * h100.flops_share
 
 
 def test_an_all_reduce_takes_microseconds_on_nvlink_and_tens_without():
@@ -58,6 +62,19 @@ def test_kernels_of_a_maker_without_tables_are_behind_in_everything():
     for kind, precision in (("dense", "fp8"), ("decode_attention", "bf16"), ("experts", "mxfp4")):
         share = reached(amd, "vllm", kind, precision).bandwidth_share
         assert share == pytest.approx(0.77 * usual[kind, precision], rel=0.05)
+
+
+def test_no_gpu_takes_the_least_times_of_a_card_that_reads_from_its_cache():
+    # RTX PRO 6000 reads small matrices from its cache: its kernels seem to start in no time.
+    blackwell = load_gpu(GPUS, "GB200-186GB")
+    for engine in ("vllm", "sglang", "trtllm"):
+        assert 0.003 < reached(blackwell, engine, "dense", "bf16").fixed_ms < 0.005
+        assert reached(blackwell, engine, "prefill_mla", "bf16").flops_share > 0.4
+
+
+def test_latent_attention_of_a_prompt_is_multiplied_head_by_head():
+    # With the latent vectors it takes 3.4 times the products: servers do so behind a prefix only.
+    assert reached(H200, "sglang", "prefill_mla", "bf16").flops_share > 0.5
 
 
 def test_a_better_gpu_reaches_no_less_than_its_lesser_relatives():

@@ -15,7 +15,7 @@ from sextant.law.fact_rows import fact_rows
 from sextant.law.fit import LawProblem, fit_law, fit_law_near
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
-from sextant.law.terms import LAW, PARAMETERS, terms
+from sextant.law.terms import LAW, PARAMETERS, step_law, terms
 from sextant.law.unseen import pair_misfit
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables
 from sextant.predict.predictor import TrainingRows
@@ -253,3 +253,33 @@ def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():
     again = fit_law_near(LawProblem.of(LAW, X, y_ms), fitted.posterior, raised)
     spread = again.posterior.spread
     assert {name: spread[name] for name in raised} == pytest.approx(raised)
+
+
+def test_every_device_moves_the_states_of_all_tokens_to_experts_and_back():
+    def states_and_token_ms(profile_id: str, **more: float) -> tuple[float, float]:
+        X = rows([MOE], [profile_id], users=(1,), **more)
+        design = LAW.design(X)
+        phi = design.parameters(design.mean)
+        phi[:, [*PARAMETERS].index("link")] = np.log(1e9)
+        law = step_law(phi, columns_of(X))
+        return float(X["states_ms"].iloc[0]), float(law.prefill_token_ms[0])
+
+    states_ms, alone_ms = states_and_token_ms("1xH100-80GB")
+    assert states_ms > 0 == float(rows()["states_ms"].iloc[0])
+    _, shared_ms = states_and_token_ms("8xH100-80GB")
+    assert shared_ms - states_ms == pytest.approx((alone_ms - states_ms) / 8, rel=0.01)
+    # Copies of attention move those of their own requests.
+    _, copied_ms = states_and_token_ms("8xH100-80GB", data_parallel=8.0)
+    assert copied_ms == pytest.approx(alone_ms / 8, rel=0.01)
+
+
+def test_experts_are_read_no_faster_than_memory_is():
+    X = rows([MOE], ["1xH100-80GB"], users=(1,))
+    design = LAW.design(X)
+    phi = np.tile(design.parameters(design.mean), (3, 1))
+    for name, values in (("expert_bandwidth", [1.0, 3.0, 30.0]), ("expert_visit", [1e-9] * 3)):
+        phi[:, [*PARAMETERS].index(name)] = np.log(values)
+    read_ms = step_law(phi, columns_of(pd.concat([X] * 3))).expert_ms
+    least_ms = X["expert_bytes"].iloc[0] / X["bytes_per_ms"].iloc[0]
+    assert read_ms[0] > 1.3 * least_ms and read_ms[1] > read_ms[2] > least_ms
+    assert read_ms[1:] == pytest.approx(least_ms, rel=0.01)

@@ -60,9 +60,9 @@ def test_tokens_come_as_fast_as_verified_steps_emit_them(llm_id, users, n, lengt
     # A token more to verify is one more in the products and in the choice of experts, but the
     # cache is read once; what a sequence costs the host is not multiplied.
     X = law_of(llm)[1]
-    flops = X["attention_ms"] + X["dense_ms"] + X["expert_ms"]
+    token_ms = X[["attention_ms", "dense_ms", "expert_ms", "states_ms"]].sum(axis=1)
     read = plain.weights_ms(users * (n + 1)) - plain.weights_ms(users)
-    step_ms = plain.step_ms(0, users, users * 1500, 0) + read + users * n * float(flops.iloc[0])
+    step_ms = plain.step_ms(0, users, users * 1500, 0) + read + users * n * float(token_ms.iloc[0])
     rng = np.random.default_rng(1)
     emitted = 1 + rng.binomial(n, (length - 1) / n, size=(4000, users))
     replayed = float(np.ravel(step_ms)[0]) * len(emitted) / emitted.sum(axis=0).mean()
