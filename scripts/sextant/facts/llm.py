@@ -265,6 +265,8 @@ _HEAD_DIM = 128
 _VOCABULARY = 128_000
 _EXPERTS = 128
 _EXPERTS_PER_TOKEN = 8
+_DENSE_SHARE = 0.25
+"""Least share of a token's parameters that are not of experts."""
 _HIDDEN_SQUARES = 12  # A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP
 _FORMATS = ((6.0, "int4"), (12.0, "fp8"))  # format by the most bits of a weight; above: none
 _Size = Annotated[float, Field(gt=0, le=1e15)]
@@ -297,15 +299,20 @@ class GivenSizes:
 
         If fewer parameters are active than there are, the LLM is a mixture of experts. With A
         active parameters of P, its experts have (P − A) / (1 − k / n), where a token uses k of n
-        experts.
+        experts: 128, or so many times twice as many that a fourth of A or more are no experts'.
         """
         active = self.n_active_parameters or self.n_parameters
         is_moe = active < self.n_parameters
-        idle = self.n_parameters - active
-        experts = min(idle / (1 - _EXPERTS_PER_TOKEN / _EXPERTS), self.n_parameters)
+        n_experts = _EXPERTS
+        while self._experts(n_experts) > self.n_parameters - _DENSE_SHARE * active:
+            n_experts *= 2
+        experts = self._experts(n_experts)
         dense = round(self.n_parameters - experts)
         hidden = math.sqrt(active / self.n_layers / _HIDDEN_SQUARES)
         n_heads = max(1, round(hidden / _HEAD_DIM))
+        hidden_size = n_heads * _HEAD_DIM
+        # An expert has three matrices: gate, up and down.
+        width = round(experts / n_experts / self.n_layers / 3 / hidden_size)
         bits = 8 * self.weight_gib * GIB / self.n_parameters if self.weight_gib else math.inf
         packed = next((name for most, name in _FORMATS if bits <= most), None)
         scheme = Scheme(packed or "", bits, is_weight_only=packed == "int4")
@@ -316,8 +323,8 @@ class GivenSizes:
         return LLM(
             llm_type=GIVEN_TYPE,
             n_layers=self.n_layers,
-            hidden_size=n_heads * _HEAD_DIM,
-            ffn_size=4 * n_heads * _HEAD_DIM,
+            hidden_size=hidden_size,
+            ffn_size=max(width, 1) if is_moe else 4 * hidden_size,
             n_heads=n_heads,
             n_kv_heads=min(max(kv_heads, 1), n_heads),
             head_dim=_HEAD_DIM,
@@ -326,7 +333,7 @@ class GivenSizes:
             dtype="bfloat16",
             n_parameters=round(self.n_parameters),
             n_flop_parameters=round(active),
-            n_experts=_EXPERTS * is_moe,
+            n_experts=n_experts * is_moe,
             n_experts_per_token=_EXPERTS_PER_TOKEN * is_moe,
             n_expert_parameters=round(experts),
             n_attention_parameters=dense // 3,
@@ -334,6 +341,11 @@ class GivenSizes:
             kv_values=kv_values,
             **quantization,
         )
+
+    def _experts(self, n_experts: int) -> float:
+        """Return the parameters of this many experts in each layer; 0 if all are active."""
+        idle = self.n_parameters - (self.n_active_parameters or self.n_parameters)
+        return idle / (1 - _EXPERTS_PER_TOKEN / n_experts)
 
     def description(self) -> str:
         """Return a sentence for answers: which sizes the user gave, and where others come from."""

@@ -49,7 +49,7 @@ class Explained:
 
     terms: Sequence[Term]
     factor: float
-    """What the percentile and the learned correction multiply the law with."""
+    """What the percentile multiplies the law with."""
     latency_ms: float
     measured_ms: float | None
     """None: it was not measured."""
@@ -201,7 +201,7 @@ def explanation_document(explanation: Explanation) -> Document:
         _terms_table(
             "time between tokens",
             explanation.itl,
-            f"× {explanation.itl.factor:.2f} for the percentile and the learned correction: ITL",
+            f"× {explanation.itl.factor:.2f} for the percentile: ITL",
         ),
         _terms_table(
             "mean time to the first token",

@@ -30,6 +30,20 @@ def test_given_sizes_come_near_the_config(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("parameters", "active"),
+    [(120e9, 5e9), (229e9, 10e9), (671e9, 37e9), (1e12, 32e9), (8e9, 7.9e9), (1e12, 1e6)],
+)
+def test_experts_take_no_more_of_a_token_than_is_active(parameters: float, active: float) -> None:
+    llm = GivenSizes(parameters, 61, 1e5, active).llm()
+    assert 0 < llm.n_active_expert_parameters <= 0.76 * active
+    assert llm.n_parameters - llm.n_expert_parameters >= 0.24 * active
+    # As wide as they are, so many experts have these parameters.
+    matrices = 3 * llm.hidden_size * llm.ffn_size * llm.n_experts * llm.n_layers
+    if active > 1e9:
+        assert matrices == pytest.approx(llm.n_expert_parameters, rel=0.35)
+
+
+@pytest.mark.parametrize(
     ("weight_gib", "precision"), [(None, "bf16"), (130, "bf16"), (68, "fp8"), (38, "int4")]
 )
 def test_the_size_of_the_weights_tells_their_precision(weight_gib, precision: str) -> None:
