@@ -5,8 +5,7 @@
 Prints a row a predictor: mean and median absolute error of TTFT and TPOT in percent over all
 points, each predicted without its LLM, and the share inside the 90% intervals. `one law` is the
 law with its parameters alone, one value each for all LLMs, devices, precisions and versions.
-`repeats` is what a measurement differs from the median of its repeats: nobody can
-predict better.
+`repeats` is what a measurement differs from the median of its repeats: nobody can predict better.
 """
 
 import argparse

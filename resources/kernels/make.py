@@ -29,6 +29,7 @@ from sextant.facts.kernels import (
     peak_gb_s,
     peak_tflops,
 )
+from sextant.facts.llm import EXPERT_MATRICES
 
 SYSTEMS = {
     "a100_sxm": "A100-80GB",
@@ -165,10 +166,11 @@ def experts(table: pd.DataFrame) -> Measured:
     # Balanced loads spread over all experts; others are drawn.
     drawn = held * (1 - (1 - table["topk"] / table["num_experts"]) ** table["num_tokens"])
     in_use = np.minimum(held, chosen) if is_balanced.any() else drawn
-    matrix = 3.0 * table["hidden_size"] * table["inter_size"] / table["moe_tp_size"]
+    width = table["inter_size"] / table["moe_tp_size"]
+    matrices = EXPERT_MATRICES * table["hidden_size"] * width
     precision = table["moe_dtype"].map(PRECISIONS)
-    moved = in_use * matrix * precision.map(WEIGHT_BYTES)
-    flop = 2 * chosen * matrix
+    moved = in_use * matrices * precision.map(WEIGHT_BYTES)
+    flop = 2 * chosen * matrices
     measured = _measured("experts", table, precision, moved, flop)
     # However experts or matrices are divided, a device handles all tokens' choices.
     states = 2.0 * table["num_tokens"] * table["topk"] * table["hidden_size"]

@@ -352,7 +352,7 @@ def _latent_bytes(llm: LLM, parts: int) -> float:
         return 0.0
     down = llm.hidden_size * llm.kv_latent_size * (1 + 8 / 3)
     up = 0
-    if llm.head_dim < llm.kv_latent_size:
+    if llm.value_dim < llm.head_dim:
         up = (llm.kv_latent_size - LATENT_ROTARY) * llm.n_heads * 2 * llm.value_dim
     is_quantized = llm.n_quantized_parameters > llm.n_quantized_expert_parameters
     bits = llm.weight_bits if is_quantized else 8 * DTYPE_BYTES[llm.dtype]

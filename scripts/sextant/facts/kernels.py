@@ -109,8 +109,8 @@ def kernel_ms(
 def reached(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int = 1) -> Reached:
     """Return what kernels of a kind reach on a GPU under an engine.
 
-    Measured times are noisy: a GPU that has no less of anything than a relative is taken to reach
-    no less, so that the better one is never slower.
+    Measured times are noisy: a GPU that has no less of anything than a relative, but not over twice
+    its bandwidth, is taken to reach no less, so that the better one is never slower.
     """
     best = _measured(gpu, engine, kind, precision, n_gpus)
     for lesser in _lesser_relatives(gpu):

@@ -265,6 +265,8 @@ _HEAD_DIM = 128
 _VOCABULARY = 128_000
 _EXPERTS = 128
 _EXPERTS_PER_TOKEN = 8
+EXPERT_MATRICES = 3
+"""Matrices of an expert: gate, up and down."""
 _DENSE_SHARE = 0.25
 """Least share of a token's parameters that are not of experts."""
 _HIDDEN_SQUARES = 12  # A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP
@@ -311,8 +313,7 @@ class GivenSizes:
         hidden = math.sqrt(active / self.n_layers / _HIDDEN_SQUARES)
         n_heads = max(1, round(hidden / _HEAD_DIM))
         hidden_size = n_heads * _HEAD_DIM
-        # An expert has three matrices: gate, up and down.
-        width = round(experts / n_experts / self.n_layers / 3 / hidden_size)
+        width = round(experts / n_experts / self.n_layers / EXPERT_MATRICES / hidden_size)
         bits = 8 * self.weight_gib * GIB / self.n_parameters if self.weight_gib else math.inf
         packed = next((name for most, name in _FORMATS if bits <= most), None)
         scheme = Scheme(packed or "", bits, is_weight_only=packed == "int4")

@@ -17,7 +17,15 @@ from sextant.facts.engine import (
 )
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.kernels import Reached, reached
-from sextant.facts.llm import DTYPE_PRECISION, LLM, QUANTIZED, Speculating, precision_of, served
+from sextant.facts.llm import (
+    DTYPE_PRECISION,
+    EXPERT_MATRICES,
+    LLM,
+    QUANTIZED,
+    Speculating,
+    precision_of,
+    served,
+)
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.facts.nodes import link_gb_s, network_sync_ms
 from sextant.points import frame
@@ -317,11 +325,8 @@ def _launch_ms(llm: LLM, kernels: _Kernels) -> float:
 
 
 def _routed_state_bytes(llm: LLM) -> float:
-    """Return the bytes of a token's states, once for each expert that it uses in each layer.
-
-    An expert has three matrices: gate, up and down.
-    """
-    return _STATE_BYTES * llm.n_active_expert_parameters / (3 * llm.ffn_size)
+    """Return the bytes of a token's states, once for each expert that it uses in each layer."""
+    return _STATE_BYTES * llm.n_active_expert_parameters / (EXPERT_MATRICES * llm.ffn_size)
 
 
 def _product_ms(llm: LLM, gpu: GPU, kernels: _Kernels) -> tuple[float, float]:

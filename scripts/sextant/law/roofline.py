@@ -5,7 +5,7 @@ of latencies and of step laws for a new LLM.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -31,14 +31,6 @@ from sextant.law.unseen import pair_misfit, unseen_factors
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
 from sextant.simulate.server import NAMES
-
-
-class LikelyLaw(NamedTuple):
-    """The most likely law of some rows."""
-
-    phi: np.ndarray  #: Logarithms of the parameters, (rows, parameters).
-    log_latencies: np.ndarray  #: Its log nTTFT and log ITL, (rows, 2).
-
 
 N_DRAWS = 1000
 _ROWS_AT_ONCE = 500
@@ -129,11 +121,6 @@ class Roofline(JointPredictor):
         self.has_steps = has_steps(X)
         self.posterior_ = posterior_of(LAW, arrays)
 
-    def most_likely(self, X: pd.DataFrame) -> LikelyLaw:
-        """Return the most likely law of each row."""
-        phi = self.posterior_.most_likely(X)
-        return LikelyLaw(phi, self.posterior_.law.predict_log(phi, columns_of(X)))
-
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
         draws = np.empty((N_DRAWS, len(X), len(TARGETS)))
@@ -168,8 +155,6 @@ class Roofline(JointPredictor):
             raise InputError(f"no step can be simulated: {problem}", fix=fix)
         n_rows = len(rows)
         n_users = len(USERS)
-        X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
-        X = X.assign(users=np.tile(USERS, n_rows))
         posterior = self.posterior_
         with one_thread():
             phi = posterior.draw_parameters(rows, n_draws, seed)
@@ -185,7 +170,9 @@ class Roofline(JointPredictor):
 
         # What a law misses is common to all loads of a configuration, as far as it is smooth. All
         # GPU profiles share it in a draw, so that it does not make a better one worse.
-        errors = posterior.draw_errors(X[:n_users].assign(gpu_profile_id=""), n_draws, seed)
+        loads = rows.iloc[[0] * n_users].reset_index(drop=True)
+        loads = loads.assign(users=USERS, gpu_profile_id="")
+        errors = posterior.draw_errors(loads, n_draws, seed)
         log_ms[1:] += errors.mean(axis=1)[:, None, None]
 
         tiled = {name: values[:, 0] for name, values in columns.items() if name != "users"}
@@ -211,11 +198,12 @@ class Roofline(JointPredictor):
 
         The factors are the ratio of the percentile to the mean.
         """
-        likely = self.most_likely(X)
-        terms = self.posterior_.law.terms(likely.phi, columns_of(X))
-        rows = pd.DataFrame(terms, index=X.index)
-        rows[["nttft_factor", "itl_factor"]] = np.exp(likely.phi[:, -2:])
-        rows[["nttft_ms", "itl_ms"]] = np.exp(likely.log_latencies)
+        law = self.posterior_.law
+        facts = columns_of(X)
+        phi = self.posterior_.most_likely(X)
+        rows = pd.DataFrame(law.terms(phi, facts), index=X.index)
+        rows[["nttft_factor", "itl_factor"]] = np.exp(phi[:, -2:])
+        rows[["nttft_ms", "itl_ms"]] = np.exp(law.predict_log(phi, facts))
         return rows
 
 
