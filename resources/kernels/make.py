@@ -64,9 +64,15 @@ WEIGHT_BYTES = {
 }
 """Bytes of a weight with its share of the scales."""
 LEAST_ROWS = 15
+LEAST_FIXED_US = 2.5
+"""No kernel takes less: its launch within a CUDA graph alone is about as long."""
 MOST_FIXED_US = 50.0
 """A product that takes longer at least is timed with work of the host in it (FP8 in blocks of vLLM
 0.24): the row is left out."""
+MOST_OVER_16_BITS = 1.5
+"""Quantized experts that take longer than this many times those of 16 bits, in the median of the
+same work, are of kernels that were not tuned, and that no server would keep (FP8 of vLLM 0.24 on
+Hopper: 2.2 and 2.5): they are left out."""
 ABSORBED = ("flash_attention", "triton")
 """SGLang's tables of latent attention on Hopper and on cards are of kernels that multiply a prompt
 with the latent vectors: 1,088 numbers a head for 320. Its servers do so behind a cached prefix only
@@ -159,6 +165,7 @@ def prefill_mla(table: pd.DataFrame) -> Measured:
 
 def experts(table: pd.DataFrame) -> Measured:
     """One layer's routed experts, of gate, up and down, with what sorts tokens by expert."""
+    table = _without_slow_precisions(table)
     is_balanced = table["distribution"] == "balanced"
     table = table[is_balanced] if is_balanced.any() else table
     held = table["num_experts"] / table["moe_ep_size"]
@@ -198,6 +205,24 @@ TABLES = {
 }
 
 
+def _without_slow_precisions(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of experts whose precision is not far slower than 16 bits, and say the rest.
+
+    In 16 bits there may be none to compare with.
+    """
+    shape = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts"]
+    work = [*shape, "moe_tp_size", "moe_ep_size", "distribution"]
+    ms = table.pivot_table("latency", work, "moe_dtype", aggfunc="min")
+    if "bfloat16" not in ms:
+        return table
+    ratios = ms.div(ms["bfloat16"], axis=0).median()
+    slow = ratios[ratios > MOST_OVER_16_BITS]
+    for precision, ratio in slow.items():
+        gpu = table["device"].iloc[0]
+        print(f"left out: experts in {precision} on {gpu}, {ratio:.1f} times as long as 16 bits")
+    return table[~table["moe_dtype"].isin(slow.index)]
+
+
 def _plain_heads(table: pd.DataFrame) -> pd.DataFrame:
     """Return rows of whole attention with heads of 128; tables without a column have only those."""
     plain = {"window_size": 0, "head_dim": 128}
@@ -227,6 +252,8 @@ def fit(measured: pd.DataFrame, bytes_per_ms: float, flop_per_ms: float) -> tupl
     work = [measured[name].any() for name in ("experts", "bytes_moved", "flop", "state_bytes")]
     is_fitted = [True, *work]
     start = np.array(START)[is_fitted]
+    least = np.full(len(start), -np.inf)
+    least[0] = np.log(LEAST_FIXED_US / 1e3)
     moved_ms = measured["bytes_moved"].to_numpy() / bytes_per_ms
     product_ms = measured["flop"].to_numpy() / flop_per_ms
     in_use = measured["experts"].to_numpy()
@@ -241,7 +268,8 @@ def fit(measured: pd.DataFrame, bytes_per_ms: float, flop_per_ms: float) -> tupl
     def missed(logs: np.ndarray) -> np.ndarray:
         return np.log(kernel_ms(constants(logs), moved_ms, product_ms, in_use, states_ms) / ms)
 
-    found = least_squares(missed, np.log(start), loss="soft_l1", f_scale=_SOFT)
+    bounds = (least, np.inf)
+    found = least_squares(missed, np.log(start), bounds=bounds, loss="soft_l1", f_scale=_SOFT)
     return constants(found.x), float(missed(found.x).std())
 
 
