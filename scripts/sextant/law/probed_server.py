@@ -2,9 +2,8 @@
 
 Groups of terms are scaled until the closed form gives the means (`match_means`). What is asked next
 is often a simulation of just that load, which should give it back: the closed form's difference to
-the simulation is removed round by round. Simulated users of equal requests fall into step, so that
-their TTFT jumps where a term moves a little; where the rounds end beside the measurement, a search
-that needs no slopes (Nelder and Mead) goes on from there.
+the simulation is removed round by round. Where the rounds end beside the measurement, a search that
+needs no slopes (Nelder and Mead) goes on from there.
 """
 
 from dataclasses import dataclass
@@ -62,8 +61,8 @@ _MOST_NOISE = 0.3
 about, e.g. with other settings, which no spread of its laws covers."""
 _FAR = 3.0
 """Logarithm of the difference where a simulation answers nobody."""
-_ANSWERS = (60, 150)
-"""Fewest and most answers of each user in a simulation: users fall into step over many."""
+_ANSWERS = (20, 60)
+"""Fewest and most answers of each user in a simulation."""
 _ALL_ANSWERS = 30_000
 """Answers of all users there, between these bounds."""
 _ARRIVALS = 3_000

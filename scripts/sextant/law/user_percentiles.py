@@ -73,15 +73,8 @@ class UserRequests(NamedTuple):
         inputs = np.minimum(self.input_tokens, np.maximum(tokens - outputs, 1))
         return self._replace(input_tokens=inputs, output_tokens=outputs)
 
-    def drawn(self, n: int, seed: int) -> "UserRequests":
-        """Return n requests: these, over and over.
-
-        Equal requests would stay in step for ever, which no real ones do: where only their mean
-        lengths are known, they differ as those of load tests.
-        """
-        is_equal = np.ptp(self.input_tokens) == 0 == np.ptp(self.output_tokens)
-        if is_equal:
-            return self.of_load_test(n, seed)
+    def repeated(self, n: int) -> "UserRequests":
+        """Return n requests: these, over and over."""
         inputs, outputs = (np.resize(it, n) for it in (self.input_tokens, self.output_tokens))
         return self._replace(input_tokens=inputs, output_tokens=outputs)
 
@@ -113,7 +106,7 @@ def percentile_factors(
     n_answers = int(np.clip(_ALL_ANSWERS // users, *_ANSWERS))
 
     def send(n: int) -> RequestStream:
-        drawn = requests.drawn(n, seed).no_longer_than(scheduler.longest)
+        drawn = requests.repeated(n).no_longer_than(scheduler.longest)
         return RequestStream.of_users(users, *drawn.lengths, seed)
 
     times = _LoadTimes(n_answers * answer_s, _WARMUP * answer_s)

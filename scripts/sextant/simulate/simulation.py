@@ -173,6 +173,7 @@ def simulate_closed(
     table["arrival_s"] = 0.0
     table["deadline_s"] = scheduler.timeout_s
     table["is_counted"] = warmup_s <= 0 and not requests.begins_amid
+    table["is_received"][:users] |= requests.begins_amid
     table["status"][users:] = UNSENT
     routing.run_closed(tables, users)
     if not (table["status"] == UNSENT).any():

@@ -183,7 +183,7 @@ def _prompts(w: World, r: int, now_s: float) -> bool:
         first = i
         prompt_tokens, pairs = _chunk(w, r, i, budget)
     first, prompt_tokens, pairs = _join(w, r, now_s, budget, first, prompt_tokens, pairs)
-    if prompt_tokens == 0:
+    if first == NONE:
         return False
     start_s = max(now_s, s.free_s)
     s.paused_s += (s.n_counted - s.n_paused) * s.free_s
@@ -223,7 +223,7 @@ def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
     q = w.requests[i]
     computed = q.computed
     n = q.input + q.generated - computed
-    if w.receives_cache:
+    if q.is_received:
         tables.grow(w, r, i, n)
         return 0, 0.0
     n = min(n, budget)

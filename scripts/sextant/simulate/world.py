@@ -21,6 +21,8 @@ REQUEST = _fields(
     "arrival_s deadline_s first_s last_s think_s",
     # What it asks for. `shared` are the blocks of its prompt that belong to its prefix.
     "input output group shared ending is_counted "
+    # Whether its prompt was computed before, here or elsewhere.
+    "is_received "
     # Its outcome.
     "status replica preemptions cached "
     # Where it is: tokens with keys and values, generated tokens; the plans that sampled its first
@@ -89,7 +91,6 @@ class World(NamedTuple):
     has_prefix_caching: bool
     reserved_share: float
     prompts_first: bool
-    receives_cache: bool
     request_s: float
     window_s: float
     timeout_s: float
@@ -156,7 +157,6 @@ def make_world(
         has_prefix_caching=scheduler.has_prefix_caching,
         reserved_share=float(scheduler.reserved_share),
         prompts_first=scheduler.prompts_first,
-        receives_cache=scheduler.receives_cache,
         request_s=law.request_ms * 1e-3,
         window_s=float(window_s),
         timeout_s=float(scheduler.timeout_s),
@@ -209,6 +209,7 @@ def _request_table(
     table["input"] = requests.input_tokens
     table["output"] = requests.output_tokens
     table["is_counted"] = requests.arrival_s >= warmup_s
+    table["is_received"] = scheduler.receives_cache
     n_tokens = table["input"] + table["output"]
     table["status"] = np.where(n_tokens > scheduler.longest, REFUSED, PENDING)
 

@@ -44,6 +44,10 @@ N_STEADY_REQUESTS = 1500
 
 _MOST_SUMMED = 64  # gaps that are drawn one by one
 
+_SPREAD = 1 / 9
+"""Share by which one of a user's equal requests differs from another at most, of its input or its
+output, whichever is shorter: load tests of InferenceX draw lengths so."""
+
 
 class Gaps(NamedTuple):
     """Random gaps of requests at a steady rate, drawn for one of several replicas."""
@@ -157,12 +161,15 @@ class RequestStream:
     ) -> Self:
         """Return requests that users send one after the other, all at time 0.
 
-        Users are met amid their first answers: else those of equal requests stay in step. These
-        answers are short and their prompts come all at once, so they are not counted.
+        Users are met amid their first answers, which are not counted: a simulation takes their
+        prompts for computed, as prompts that come all at once delay all that follow. Equal requests differ a little: else users whose answers end
+        together stay together for ever, which no real ones do.
         """
+        random = np.random.default_rng(seed)
         n = len(input_tokens)
         left = np.ones(n)
-        left[:users] = np.random.default_rng(seed).random(min(users, n))
+        left[:users] = random.random(min(users, n))
+        input_tokens, output_tokens = _kept_apart(input_tokens, output_tokens, random)
         outputs = np.ceil(left * np.maximum(output_tokens, 1))
         return replace(cls.of(np.zeros(n), input_tokens, outputs), begins_amid=True)
 
@@ -450,6 +457,22 @@ class RequestStream:
 
 def _whole(values: Any) -> np.ndarray:
     return np.asarray(values).astype(np.int64)
+
+
+def _kept_apart(
+    input_tokens: Any, output_tokens: Any, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return lengths of requests, varied around those given if these are all equal.
+
+    What an answer has more its prompt has less: no request is longer than what was asked about.
+    """
+    inputs, outputs = np.asarray(input_tokens), np.asarray(output_tokens)
+    is_equal = len(inputs) > 0 and np.ptp(inputs) == 0 == np.ptp(outputs)
+    if not is_equal:
+        return inputs, outputs
+    most = _SPREAD * min(inputs[0], outputs[0])
+    more = np.round(random.uniform(-most, most, len(inputs)))
+    return inputs - more, outputs + more
 
 
 def _check_tokens(tokens: np.ndarray, least: int, field: str) -> None:

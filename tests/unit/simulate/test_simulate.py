@@ -224,7 +224,35 @@ def test_the_rates_of_users_do_not_depend_on_the_duration(duration_s: float) -> 
     assert found["request_rate_rps"] == pytest.approx(1e3 * n_users / found["e2e_ms"]["mean"])
     assert found["request_rate_rps"] == pytest.approx(112, rel=0.15)
     assert found["goodput_rps"] == found["request_rate_rps"]
-    assert found["throughput_tok_s"] == pytest.approx(20 * found["request_rate_rps"])
+    assert found["throughput_tok_s"] == pytest.approx(20 * found["request_rate_rps"], rel=0.01)
+
+
+@pytest.mark.parametrize("prompts_first", [False, True])
+def test_a_short_simulation_of_users_has_the_ttft_of_a_long_one(prompts_first: bool) -> None:
+    n = 50_000
+    stream = RequestStream.of_users(128, np.full(n, 1000), np.full(n, 200), 0)
+    scheduler = Scheduler(1_000_000, prompts_first=prompts_first)
+    law = StepLaw(10, 0, 0.05, 1e-5, 0.05, 0)
+    short_s, long_s = (
+        np.nanmean(result.ttft_s[result.is_counted])
+        for result in (
+            simulate_closed(128, stream, scheduler, law, duration_s=duration_s)
+            for duration_s in (10.0, 400.0)
+        )
+    )
+    # All prompts at once would take 6.4 s.
+    assert short_s == pytest.approx(long_s, rel=0.2)
+
+
+def test_equal_requests_of_users_differ_by_a_ninth_and_none_is_longer() -> None:
+    n = 10_000
+    stream = RequestStream.of_users(1, np.full(n, 180), np.full(n, 90), 0)
+    outputs = stream.output_tokens[1:]
+    assert set(outputs) == set(range(80, 101))
+    assert (stream.input_tokens[1:] + outputs == 270).all()
+    assert outputs.mean() == pytest.approx(90, rel=0.01)
+    others = RequestStream.of_users(1, np.arange(1, n + 1), np.full(n, 90), 0)
+    assert (others.input_tokens == np.arange(1, n + 1)).all()
 
 
 def test_answers_amid_which_users_are_met_are_not_counted() -> None:
