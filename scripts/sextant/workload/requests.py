@@ -162,8 +162,8 @@ class RequestStream:
         """Return requests that users send one after the other, all at time 0.
 
         Users are met amid their first answers, which are not counted: a simulation takes their
-        prompts for computed, as prompts that come all at once delay all that follow. Equal requests differ a little: else users whose answers end
-        together stay together for ever, which no real ones do.
+        prompts for computed, as prompts that come all at once delay all that follow. Equal requests
+        differ a little: else users whose answers end together stay together for ever.
         """
         random = np.random.default_rng(seed)
         n = len(input_tokens)
