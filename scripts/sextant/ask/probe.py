@@ -201,6 +201,10 @@ def _measured(
     if all(map(math.isnan, in_file)):
         fix = "give one or more of them, in milliseconds"
         raise row.error("no latency", ", ".join(LATENCIES), fix)
+    if math.isnan(steps) and not math.isnan(itl_ms):
+        field = "tpot_ms" if probe.itl_ms is None else "itl_ms"
+        problem = "an answer of one token has no time between tokens"
+        raise row.error(problem, field, "leave it out, or correct output_tokens")
     decode_ms = e2e_ms - ttft_ms
     is_short = decode_ms <= 0 or decode_ms < possible.least_ms["itl_ms"] * steps
     if is_short or e2e_ms - itl_ms * steps < possible.least_ms["ttft_ms"]:

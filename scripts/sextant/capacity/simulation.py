@@ -216,14 +216,15 @@ class SimulationAnswer:
     def load(self) -> SimulatedLoad:
         """What the servers were sent."""
         simulation = self.simulation
+        counted = simulation.is_counted  # users' first answers are shorter than what was asked
         return SimulatedLoad(
             name=self.sent.name,
             users=self.sent.users,
             n_requests=len(simulation.status),
             duration_s=self.sent.duration_s,
             warmup_s=self.deployment.warmup_s,
-            mean_input_tokens=float(simulation.input_tokens.mean()),
-            mean_output_tokens=float(simulation.output_tokens.mean()),
+            mean_input_tokens=float(simulation.input_tokens[counted].mean()),
+            mean_output_tokens=float(simulation.output_tokens[counted].mean()),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -189,8 +189,10 @@ def _percentiles_ms(steady: Simulation, asked: UserLatencies) -> np.ndarray:
         inputs = steady.input_tokens[is_ok]
         first_ms = first_ms / inputs * inputs.mean()
     first, later = asked.percentiles
+    tpot_s = steady.tpot_s[is_ok]
+    tpot_s = tpot_s[np.isfinite(tpot_s)]  # answers of one token have none
     of_later = {
-        "tpot": np.nanpercentile(1e3 * steady.tpot_s[is_ok], later),
+        "tpot": 1e3 * np.percentile(tpot_s, later) if len(tpot_s) else np.nan,
         "itl": 1e3 * steady.gaps.quantile_s(later / 100),
     }
     found_ms = np.array(

@@ -59,6 +59,13 @@ def test_users_get_what_a_simulation_of_them_says(percentile) -> None:
         assert of_users[name] == pytest.approx(expected_ms, rel=close)
 
 
+def test_users_of_one_token_have_a_first_token_alone(recwarn) -> None:
+    slo = SLO("one", ttft_ms=500.0, percentile=95, users=8)
+    of_one = replace(UNMEASURED, slo=slo, requests=RequestLengths(Length(500, 500), Length(1, 1)))
+    assert recommended(of_one)["latency"]["ttft_ms"] < 500
+    assert not [it for it in recwarn if issubclass(it.category, RuntimeWarning)]
+
+
 def test_a_fit_to_means_is_not_made_again_for_a_percentile() -> None:
     case = read_case(UNMEASURED, need_prices=False)
     models = []

@@ -45,6 +45,14 @@ def test_a_latency_that_no_server_has_is_one_error(tmp_path, row, field, fix, lo
     assert all(word in said for word in (str(path), "line 3", f"'{field}'", fix)), said
 
 
+@pytest.mark.parametrize("name", ["itl_ms", "tpot_ms"])
+def test_a_time_between_tokens_of_one_token_is_one_error(tmp_path, name) -> None:
+    path = tmp_path / "probe.csv"
+    path.write_text(f"gpu_profile_id,users,ttft_ms,{name}\n1xH100-80GB,64,500,10\n")
+    with pytest.raises(InputError, match=rf"line 2, field '{name}'.*one token.*output_tokens"):
+        read_probe(path, "new", LLAMA, H100, (500.0, 1.0))
+
+
 def test_an_llm_that_does_not_fit_on_the_measured_gpus_is_one_error(tmp_path) -> None:
     path = tmp_path / "probe.csv"
     path.write_text("gpu_profile_id,users,ttft_ms,tpot_ms\n1xH100-80GB,1,400,40\n")
