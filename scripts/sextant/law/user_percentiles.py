@@ -16,19 +16,16 @@ from sextant.facts.answer_times import answer_ms
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.simulate.server import OK, Scheduler, StepLaw
 from sextant.simulate.simulation import Simulation, TooFewRequests, simulate_closed
-from sextant.workload.requests import RequestStream
+from sextant.workload.requests import LENGTH_SPREAD, RequestStream
 
 _REQUESTS_A_USER = 10
 """Of a load test: `num_prompts` over `max_concurrency` in InferenceX's scripts."""
-_SPREAD = 1 / 9
-"""Share of its mean by which a length of a load test differs at most: InferenceX draws lengths from
-0.8 to 1.0 of the largest."""
 _ANSWERS = (10, 100)
 """Fewest and most answers of each user who is asked about."""
 _ALL_ANSWERS = 2_000
 """Answers of all these users, between the bounds."""
 _WARMUP = 2
-"""Times of an answer before these users' requests count: their first prompts come all at once."""
+"""Times of an answer before these users' requests count: queues are only filling until then."""
 _SENT = 20
 """Requests of each user that are drawn at first; more are drawn where they run out."""
 
@@ -80,7 +77,8 @@ class UserRequests(NamedTuple):
 
     def of_load_test(self, n: int, seed: int) -> "UserRequests":
         """Return n requests of a load test with these mean lengths."""
-        factors = np.random.default_rng(seed).uniform(1 - _SPREAD, 1 + _SPREAD, (2, n))
+        around = (1 - LENGTH_SPREAD, 1 + LENGTH_SPREAD)
+        factors = np.random.default_rng(seed).uniform(*around, (2, n))
         inputs = np.round(self.load.input_tokens * factors[0])
         outputs = np.round(self.load.output_tokens * factors[1])
         return self._replace(

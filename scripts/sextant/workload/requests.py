@@ -44,9 +44,9 @@ N_STEADY_REQUESTS = 1500
 
 _MOST_SUMMED = 64  # gaps that are drawn one by one
 
-_SPREAD = 1 / 9
-"""Share by which one of a user's equal requests differs from another at most, of its input or its
-output, whichever is shorter: load tests of InferenceX draw lengths so."""
+LENGTH_SPREAD = 1 / 9
+"""Share of its mean by which a length of a load test differs at most: InferenceX draws lengths from
+0.8 to 1.0 of the largest. Users' equal requests differ as much, of the shorter of both lengths."""
 
 
 class Gaps(NamedTuple):
@@ -470,7 +470,7 @@ def _kept_apart(
     is_equal = len(inputs) > 0 and np.ptp(inputs) == 0 == np.ptp(outputs)
     if not is_equal:
         return inputs, outputs
-    most = _SPREAD * min(inputs[0], outputs[0])
+    most = LENGTH_SPREAD * min(inputs[0], outputs[0])
     more = np.round(random.uniform(-most, most, len(inputs)))
     return inputs - more, outputs + more
 
