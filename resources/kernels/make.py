@@ -77,6 +77,10 @@ ABSORBED = ("flash_attention", "triton")
 """SGLang's tables of latent attention on Hopper and on cards are of kernels that multiply a prompt
 with the latent vectors: 1,088 numbers a head for 320. Its servers do so behind a cached prefix only
 (github.com/sgl-project/sglang, models/deepseek_common/attention_backend_handler.py)."""
+QUANTIZED_STATES = ("fp8", "fp8_block", "nvfp4")
+"""Precisions of dense products that tokens' states are quantized for, as the weights are."""
+MOST_SHARE = 5.0
+"""No share of the sheet is more: such states come from caches, and bind nothing."""
 LEAST_SIDE = 2048
 """Smaller matrices than any of an LLM's are left out."""
 _SOFT = 0.1
@@ -108,18 +112,26 @@ class Measured(NamedTuple):
     bytes_moved: pd.Series  #: Of memory; of an all-reduce, over the links.
     flop: pd.Series
     experts: pd.Series  #: In use.
-    state_bytes: pd.Series  #: Of the tokens' states, for each of the experts that they chose.
+    state_bytes: pd.Series
+    """Of tokens' states that move beside the products: into and out of attention, into a quantized
+    form, to experts and back, once for each that a token chose."""
     ms: pd.Series
 
 
 def dense(table: pd.DataFrame) -> Measured:
-    """Products of m tokens with an n × k matrix."""
+    """Products of m tokens with an n × k matrix.
+
+    The tables time what quantizes the tokens' states beside a product, by a kernel of its own: it
+    reads 16-bit numbers and writes quantized ones. Servers do this within norms and activations.
+    """
     table = table[(table["n"] >= LEAST_SIDE) & (table["k"] >= LEAST_SIDE)]
     m, n, k = (table[name].astype(float) for name in ("m", "n", "k"))
     precision = table["gemm_dtype"].map(PRECISIONS)
     weight_bytes = precision.map(WEIGHT_BYTES)
     moved = n * k * weight_bytes + m * k * weight_bytes.clip(lower=1) + m * n * 2
-    return _measured("dense", table, precision, moved, 2 * m * n * k)
+    measured = _measured("dense", table, precision, moved, 2 * m * n * k)
+    states = m * k * (2 + weight_bytes)
+    return measured._replace(state_bytes=states.where(precision.isin(QUANTIZED_STATES), 0.0))
 
 
 def decode_attention(table: pd.DataFrame) -> Measured:
@@ -135,14 +147,19 @@ def decode_attention(table: pd.DataFrame) -> Measured:
 
 
 def prefill_attention(table: pd.DataFrame) -> Measured:
-    """Prompts of `isl` tokens, each of which looks back on those before it."""
+    """Prompts of `isl` tokens, each of which looks back on those before it.
+
+    Queries, keys, values and outputs are the states.
+    """
     table = _plain_heads(table)
     table = table[table["isl"] >= 256]
     tokens = table["batch_size"] * table["isl"].astype(float)
     heads = table["num_heads"] + table["num_key_value_heads"]
     flop = 2 * tokens * table["isl"] * table["num_heads"] * table["head_dim"]
-    moved = 4 * tokens * heads * table["head_dim"]
-    return _measured("prefill_attention", table, table["attn_dtype"].map(PRECISIONS), moved, flop)
+    states = 4 * tokens * heads * table["head_dim"]
+    precision = table["attn_dtype"].map(PRECISIONS)
+    measured = _measured("prefill_attention", table, precision, 0 * states, flop)
+    return measured._replace(state_bytes=states)
 
 
 def decode_mla(table: pd.DataFrame) -> Measured:
@@ -159,8 +176,10 @@ def prefill_mla(table: pd.DataFrame) -> Measured:
     table = table[(table["isl"] >= 256) & ~table["kernel_source"].isin(ABSORBED)]
     tokens = table["batch_size"] * table["isl"].astype(float)
     flop = tokens * table["isl"] * table["num_heads"] * (192 + 128)
-    moved = 4 * tokens * table["num_heads"] * (192 + 128)
-    return _measured("prefill_mla", table, table["mla_dtype"].map(PRECISIONS), moved, flop)
+    states = 4 * tokens * table["num_heads"] * (192 + 128)
+    precision = table["mla_dtype"].map(PRECISIONS)
+    measured = _measured("prefill_mla", table, precision, 0 * states, flop)
+    return measured._replace(state_bytes=states)
 
 
 def experts(table: pd.DataFrame) -> Measured:
@@ -254,6 +273,9 @@ def fit(measured: pd.DataFrame, bytes_per_ms: float, flop_per_ms: float) -> tupl
     start = np.array(START)[is_fitted]
     least = np.full(len(start), -np.inf)
     least[0] = np.log(LEAST_FIXED_US / 1e3)
+    most = np.full(len(start), np.inf)
+    if measured["state_bytes"].any():
+        most[-1] = np.log(MOST_SHARE)
     moved_ms = measured["bytes_moved"].to_numpy() / bytes_per_ms
     product_ms = measured["flop"].to_numpy() / flop_per_ms
     in_use = measured["experts"].to_numpy()
@@ -268,8 +290,9 @@ def fit(measured: pd.DataFrame, bytes_per_ms: float, flop_per_ms: float) -> tupl
     def missed(logs: np.ndarray) -> np.ndarray:
         return np.log(kernel_ms(constants(logs), moved_ms, product_ms, in_use, states_ms) / ms)
 
-    bounds = (least, np.inf)
-    found = least_squares(missed, np.log(start), bounds=bounds, loss="soft_l1", f_scale=_SOFT)
+    found = least_squares(
+        missed, np.log(start), bounds=(least, most), loss="soft_l1", f_scale=_SOFT
+    )
     return constants(found.x), float(missed(found.x).std())
 
 
@@ -301,7 +324,7 @@ def rows_of(path: Path, measured: Measured, gpu: GPU) -> Iterator[KernelRow]:
             n_gpus=int(n_gpus),
             fixed_us=round(found.fixed_ms * 1e3, 2),
             expert_us=round(found.expert_ms * 1e3, 3) if part["experts"].any() else None,
-            bandwidth_share=round(found.bandwidth_share, 3),
+            bandwidth_share=round(found.bandwidth_share, 3) if part["bytes_moved"].any() else None,
             flops_share=round(found.flops_share, 4) if is_bound else None,
             states_share=round(found.states_share, 4) if part["state_bytes"].any() else None,
             spread=round(spread, 2),

@@ -34,6 +34,8 @@ _NEAREST = {
     "nvfp4": ("mxfp4_mxfp8", "fp8", "bf16"),
 }
 """Precisions whose kernels stand for those of a precision that no table has, the first first."""
+_UNLIKE = 10
+"""Distance of a precision that does not stand for another: beyond all that do, on any engine."""
 _USUAL_ENGINE = "vllm"
 
 Share = Annotated[float, Field(gt=0, le=5)]
@@ -64,7 +66,8 @@ class KernelRow:
     """share of the data sheet's memory bandwidth; of an all-reduce, of the links'"""
     flops_share: Share | None = None  #: share of the data sheet's FLOP/s; of attention, in 16 bits
     states_share: Share | None = None
-    """share of the memory bandwidth at which states of tokens move to experts and back"""
+    """share of the memory bandwidth at which states of tokens move: into and out of attention, into
+    a quantized form, to experts and back"""
     spread: Annotated[float, Field(ge=0)] | None = None
     """standard deviation of the logarithm of measured times around these constants"""
     rows: Annotated[int, Field(ge=0)] | None = None  #: number of measured times
@@ -78,7 +81,7 @@ class Reached(NamedTuple):
     expert_ms: float  #: Time that an expert in use adds.
     bandwidth_share: float
     flops_share: float
-    states_share: float = 1.0  #: Of experts.
+    states_share: float = 1.0
 
 
 def kernel_ms(
@@ -95,8 +98,8 @@ def kernel_ms(
         moved_ms: time of the memory traffic at the data sheet's bandwidth.
         product_ms: time of the products at the data sheet's rate.
         experts: experts in use.
-        states_ms: time of the states of all tokens, once for each expert that a token uses, at the
-            data sheet's bandwidth.
+        states_ms: time of the states of all tokens that move beside the products, at the data
+            sheet's bandwidth; to experts once for each expert that a token uses.
     """
     moved = moved_ms / reached.bandwidth_share
     product = product_ms / reached.flops_share
@@ -133,18 +136,19 @@ def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> 
 
     They are those of the GPU itself, else of the GPU of its architecture that is nearest in
     bandwidth, else the median of all; of the engine, else of vLLM; of the precision, else of the
-    next one in `_NEAREST`.
+    next one in `_NEAREST`. An engine's own kernels of the next precision are as near as vLLM's of
+    the precision, and count.
     """
     nearest = _nearest_gpu(gpu, kind)
     precisions = (precision, *_NEAREST.get(precision, ()))
 
     def distance(row: KernelRow) -> tuple[int, float, int, int]:
-        of_precision = len(precisions)
+        of_precision = _UNLIKE
         if row.precision in precisions:
             of_precision = precisions.index(row.precision)
         of_gpu = 0 if row.gpu_id == gpu.gpu_id else 1 if row.gpu_id == nearest else 2
         of_engine = 0 if row.engine == engine else 1 if row.engine == _USUAL_ENGINE else 2
-        return of_gpu, abs(log(row.n_gpus / n_gpus)), of_precision, of_engine
+        return of_gpu, abs(log(row.n_gpus / n_gpus)), of_precision + of_engine, of_engine
 
     distances = [(distance(row), row) for row in _rows() if row.kind == kind]
 

@@ -35,10 +35,10 @@ _OTHER_MAKER: Spread = {"ttft_offset": 0.4, "itl_offset": 0.3}
 """Of GPUs of another maker than most: other kernels, other compilers, a port of the engine."""
 _PRECISION: Spread = _SHARES | {"flops": 0.05, "expert_flops": 0.15}
 _ENGINE: Spread = {"ttft_offset": 0.2, "itl_offset": 0.05, "wave": 0.7}
-# Beside vLLM: hosts and kernels of other engines.
+# Beside vLLM: hosts and kernels of other engines. A front end takes as long for any LLM.
 _OTHER_ENGINE: Spread = {
-    "prompt": 0.5,
-    "prompt_launch": 0.4,
+    "prompt": 0.7,
+    "prompt_launch": 0.2,
     "flops": 0.15,
     "expert_flops": 0.2,
     **_SHARES,
@@ -51,8 +51,8 @@ _SOURCE: Spread = {
     "wave": 0.7,
     "wait": 0.3,
     "queue": 0.3,
-    "prompt": 0.4,
-    "prompt_launch": 0.3,
+    "prompt": 0.7,
+    "prompt_launch": 0.1,
     "flops": 0.15,
 }
 # Where no input lengths are stated, what a step reads and multiplies beside weights is a guess.

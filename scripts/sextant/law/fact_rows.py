@@ -290,6 +290,7 @@ def _llm_facts(llm: LLM, gpu: GPU, engine: str) -> dict[str, float | str]:
         "states_ms": _routed_state_bytes(llm) / bytes_per_ms / kernels.experts.states_share,
         # Scores and values of one token and one before it, over all layers with attention.
         "pair_ms": pair_flop / pair_flop_per_ms,
+        "heads_ms": _head_state_bytes(llm) / bytes_per_ms / kernels.prefill.states_share,
         "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
         "activation_bytes": float(states + logits),
         "prompt_products": (
@@ -327,6 +328,15 @@ def _launch_ms(llm: LLM, kernels: _Kernels) -> float:
 def _routed_state_bytes(llm: LLM) -> float:
     """Return the bytes of a token's states, once for each expert that it uses in each layer."""
     return _STATE_BYTES * llm.n_active_expert_parameters / (EXPERT_MATRICES * llm.ffn_size)
+
+
+def _head_state_bytes(llm: LLM) -> float:
+    """Return the bytes of a prompt token's queries, keys, values and outputs in all layers."""
+    attentions = llm.n_attention_layers or llm.n_layers
+    # In latent attention each head's keys and values are computed from the vector.
+    n_kv_heads = llm.n_heads if llm.kv_latent_size else llm.n_kv_heads
+    numbers = (llm.n_heads + n_kv_heads) * (llm.head_dim + llm.value_dim)
+    return float(_STATE_BYTES * attentions * numbers)
 
 
 def _product_ms(llm: LLM, gpu: GPU, kernels: _Kernels) -> tuple[float, float]:

@@ -37,7 +37,7 @@ PARAMETERS = {
     "kv_bandwidth": Parameter("bandwidth of the KV cache over that of kernels", 1.0, 0.08),
     "flops": Parameter("FLOP/s of dense products over those of kernels", 1.0, 0.1),
     "expert_flops": Parameter("the same of experts' products and states", 1.0, 0.3),
-    "attention_flops": Parameter("the same of attention in prefill", 1.0, 0.2),
+    "attention_flops": Parameter("the same of attention in prefill, and of its states", 1.0, 0.2),
     "sync": Parameter("latency of an all-reduce over that of its kernel", 1.0, 0.5),
     "link": Parameter("bandwidth of an all-reduce over that of its kernel", 1.0, 0.3),
     "sequence": Parameter("host and sampling time of a sequence in a step, ms", 0.02, 0.7),
@@ -232,6 +232,7 @@ def _step_terms(
     # A token looks back on half of the prompt on average, of layers with a window on less.
     prompt = np.maximum(facts["input_tokens"], 1.0)
     seen_share = _kept_tokens(prompt, facts) / prompt
+    heads_ms = facts["heads_ms"] / n_gpus / parameters["attention_flops"]
 
     visit_ms = layers * facts["n_experts"] / facts["expert_parallel"] * parameters["expert_visit"]
     # Tables of kernels are not exact: no memory is faster than its data sheet says.
@@ -245,7 +246,7 @@ def _step_terms(
         dense_ms=weights_ms,
         sequence_ms=parameters["sequence"] / copies + verify_ms,
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_bytes_per_ms / context,
-        prefill_token_ms=facts["prompt_products"] * (token_ms + reduction_ms),
+        prefill_token_ms=facts["prompt_products"] * (token_ms + reduction_ms) + heads_ms,
         prefill_pair_ms=facts["pair_ms"] * seen_share / n_gpus / parameters["attention_flops"],
         expert_ms=experts_ms,
         expert_share=facts["experts_per_token"] / np.maximum(facts["n_experts"], 1),
