@@ -318,7 +318,7 @@ def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> No
     rows = [characterization_summary(*each) for each in known_sources([folder])]
     shipped = ("inferencex", "inferencex-other-engines", "llm-pilot", "mlenergy", "nvidia-perf")
     assert [row["source"] for row in rows] == [f"archive:{name}" for name in (*shipped, "mine")]
-    assert [row["n_points"] for row in rows] == [1144, 601, 528, 378, 661, 3]
+    assert [row["n_points"] for row in rows] == [1144, 570, 528, 378, 661, 3]
     assert json.loads(sextant("characterizations", folder, "--format", "json")) == rows
     assert f"archive:mine ({folder})" in sextant("characterizations", folder)
 
