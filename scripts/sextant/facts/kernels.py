@@ -34,8 +34,8 @@ _NEAREST = {
     "nvfp4": ("mxfp4_mxfp8", "fp8", "bf16"),
 }
 """Precisions whose kernels stand for those of a precision that no table has, the first first."""
-_UNLIKE = 10
-"""Distance of a precision that does not stand for another: beyond all that do, on any engine."""
+_OWN_NEXT = (0, 0.5)
+"""Distance of an engine's own kernels of the next precision: before those of another engine."""
 _USUAL_ENGINE = "vllm"
 
 Share = Annotated[float, Field(gt=0, le=5)]
@@ -81,7 +81,7 @@ class Reached(NamedTuple):
     expert_ms: float  #: Time that an expert in use adds.
     bandwidth_share: float
     flops_share: float
-    states_share: float = 1.0
+    states_share: float = 1.0  #: Of the memory bandwidth, for states that move beside products.
 
 
 def kernel_ms(
@@ -135,20 +135,24 @@ def _measured(gpu: GPU, engine: str, kind: str, precision: str, n_gpus: int) -> 
     """Return each constant from the rows that come nearest.
 
     They are those of the GPU itself, else of the GPU of its architecture that is nearest in
-    bandwidth, else the median of all; of the engine, else of vLLM; of the precision, else of the
-    next one in `_NEAREST`. An engine's own kernels of the next precision are as near as vLLM's of
-    the precision, and count.
+    bandwidth, else the median of all; of the precision, else of the next one in `_NEAREST`; of the
+    engine, else of vLLM. An engine's own kernels of the next precision come before another engine's
+    of the precision, if their products have the same peak.
     """
     nearest = _nearest_gpu(gpu, kind)
     precisions = (precision, *_NEAREST.get(precision, ()))
+    peak = peak_tflops(gpu, kind, precision)
 
-    def distance(row: KernelRow) -> tuple[int, float, int, int]:
-        of_precision = _UNLIKE
+    def distance(row: KernelRow) -> tuple[int, float, int, float]:
+        of_precision = len(precisions)
         if row.precision in precisions:
             of_precision = precisions.index(row.precision)
         of_gpu = 0 if row.gpu_id == gpu.gpu_id else 1 if row.gpu_id == nearest else 2
         of_engine = 0 if row.engine == engine else 1 if row.engine == _USUAL_ENGINE else 2
-        return of_gpu, abs(log(row.n_gpus / n_gpus)), of_precision + of_engine, of_engine
+        far: tuple[int, float] = (of_precision, of_engine)
+        if far == (1, 0) and peak_tflops(gpu, kind, row.precision) == peak:
+            far = _OWN_NEXT
+        return of_gpu, abs(log(row.n_gpus / n_gpus)), *far
 
     distances = [(distance(row), row) for row in _rows() if row.kind == kind]
 

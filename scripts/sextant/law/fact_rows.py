@@ -333,8 +333,9 @@ def _routed_state_bytes(llm: LLM) -> float:
 def _head_state_bytes(llm: LLM) -> float:
     """Return the bytes of a prompt token's queries, keys, values and outputs in all layers."""
     attentions = llm.n_attention_layers or llm.n_layers
-    # In latent attention each head's keys and values are computed from the vector.
-    n_kv_heads = llm.n_heads if llm.kv_latent_size else llm.n_kv_heads
+    # In latent attention each head's keys and values are computed from the vector, unless heads are
+    # as wide as it (DeepSeek-V4).
+    n_kv_heads = llm.n_heads if llm.head_dim < llm.kv_latent_size else llm.n_kv_heads
     numbers = (llm.n_heads + n_kv_heads) * (llm.head_dim + llm.value_dim)
     return float(_STATE_BYTES * attentions * numbers)
 

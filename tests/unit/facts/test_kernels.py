@@ -35,7 +35,7 @@ def test_products_reach_the_published_shares():
     h100 = reached(H100, "vllm", "dense", "bf16")
     assert 0.74 < h100.flops_share < 0.83 and 0.8 < h100.bandwidth_share < 0.95
     assert 0.7 < reached(load_gpu(GPUS, "A100-80GB"), "vllm", "dense", "bf16").flops_share < 0.87
-    # FP8 reaches less of its peak, and experts less than dense products.
+    # FP8 on vLLM reaches less of its peak, and experts less than dense products.
     assert reached(H100, "vllm", "dense", "fp8").flops_share < 0.65
     assert reached(H100, "vllm", "experts", "bf16").flops_share < 0.8 * h100.flops_share
 
@@ -75,6 +75,26 @@ def test_no_gpu_takes_the_least_times_of_a_card_that_reads_from_its_cache():
 def test_latent_attention_of_a_prompt_is_multiplied_head_by_head():
     # With the latent vectors it takes 3.4 times the products: servers do so behind a prefix only.
     assert reached(H200, "sglang", "prefill_mla", "bf16").flops_share > 0.5
+
+
+def test_an_engines_own_kernels_of_the_same_peak_come_before_those_of_another():
+    # TensorRT-LLM has a table of FP8 experts on H100, not of FP8 in blocks, which others have.
+    own = reached(H100, "trtllm", "experts", "fp8")
+    assert reached(H100, "trtllm", "experts", "fp8_block") == own
+    assert reached(H100, "vllm", "experts", "fp8_block") != own
+    # Its kernels of MXFP4 multiply at the rate of FP8, half of FP4's: they say nothing of FP4.
+    b200 = load_gpu(GPUS, "B200-180GB")
+    of_vllm = reached(b200, "vllm", "experts", "nvfp4")
+    assert reached(b200, "trtllm", "experts", "nvfp4") == of_vllm
+
+
+def test_attention_of_a_prompt_moves_states_and_products_are_free_of_quantization():
+    table = pd.read_csv(resource(KERNELS))
+    prefill = table[(table["kind"] == "prefill_attention") & (table["rows"] > 0)]
+    assert prefill["states_share"].notna().all() and prefill["bandwidth_share"].isna().all()
+    # What quantizes states is apart: FP8 of wide and of narrow matrices then reaches 60 to 80%.
+    for engine in ("vllm", "trtllm"):
+        assert 0.6 < reached(H200, engine, "dense", "fp8").flops_share < 0.8
 
 
 def test_a_better_gpu_reaches_no_less_than_its_lesser_relatives():
