@@ -23,6 +23,7 @@ from sextant.base.resources import resource
 from sextant.facts.gpu import GPU, GPUS, load_gpu
 from sextant.facts.kernels import (
     KERNELS,
+    MOST_SHARE,
     KernelRow,
     Reached,
     kernel_ms,
@@ -79,8 +80,6 @@ with the latent vectors: 1,088 numbers a head for 320. Its servers do so behind 
 (github.com/sgl-project/sglang, models/deepseek_common/attention_backend_handler.py)."""
 QUANTIZED_STATES = ("fp8", "fp8_block", "nvfp4")
 """Precisions of dense products that tokens' states are quantized for, as the weights are."""
-MOST_SHARE = 5.0
-"""No share of the sheet is more: such states come from caches, and bind nothing."""
 LEAST_SIDE = 2048
 """Smaller matrices than any of an LLM's are left out."""
 _SOFT = 0.1
@@ -129,9 +128,8 @@ def dense(table: pd.DataFrame) -> Measured:
     precision = table["gemm_dtype"].map(PRECISIONS)
     weight_bytes = precision.map(WEIGHT_BYTES)
     moved = n * k * weight_bytes + m * k * weight_bytes.clip(lower=1) + m * n * 2
-    measured = _measured("dense", table, precision, moved, 2 * m * n * k)
-    states = m * k * (2 + weight_bytes)
-    return measured._replace(state_bytes=states.where(precision.isin(QUANTIZED_STATES), 0.0))
+    states = (m * k * (2 + weight_bytes)).where(precision.isin(QUANTIZED_STATES), 0.0)
+    return _measured("dense", table, precision, moved, 2 * m * n * k, states)
 
 
 def decode_attention(table: pd.DataFrame) -> Measured:
@@ -158,8 +156,7 @@ def prefill_attention(table: pd.DataFrame) -> Measured:
     flop = 2 * tokens * table["isl"] * table["num_heads"] * table["head_dim"]
     states = 4 * tokens * heads * table["head_dim"]
     precision = table["attn_dtype"].map(PRECISIONS)
-    measured = _measured("prefill_attention", table, precision, 0 * states, flop)
-    return measured._replace(state_bytes=states)
+    return _measured("prefill_attention", table, precision, 0.0, flop, states)
 
 
 def decode_mla(table: pd.DataFrame) -> Measured:
@@ -178,8 +175,7 @@ def prefill_mla(table: pd.DataFrame) -> Measured:
     flop = tokens * table["isl"] * table["num_heads"] * (192 + 128)
     states = 4 * tokens * table["num_heads"] * (192 + 128)
     precision = table["mla_dtype"].map(PRECISIONS)
-    measured = _measured("prefill_mla", table, precision, 0 * states, flop)
-    return measured._replace(state_bytes=states)
+    return _measured("prefill_mla", table, precision, 0.0, flop, states)
 
 
 def experts(table: pd.DataFrame) -> Measured:
@@ -197,10 +193,10 @@ def experts(table: pd.DataFrame) -> Measured:
     precision = table["moe_dtype"].map(PRECISIONS)
     moved = in_use * matrices * precision.map(WEIGHT_BYTES)
     flop = 2 * chosen * matrices
-    measured = _measured("experts", table, precision, moved, flop)
     # However experts or matrices are divided, a device handles all tokens' choices.
     states = 2.0 * table["num_tokens"] * table["topk"] * table["hidden_size"]
-    return measured._replace(experts=in_use.astype(float), state_bytes=states)
+    measured = _measured("experts", table, precision, moved, flop, states)
+    return measured._replace(experts=in_use.astype(float))
 
 
 def all_reduce(table: pd.DataFrame) -> Measured:
@@ -209,7 +205,7 @@ def all_reduce(table: pd.DataFrame) -> Measured:
     n = table["num_gpus"]
     numbers = table["message_size"].astype(float)
     precision = table["allreduce_dtype"].map({"bfloat16": "bf16", "half": "bf16"})
-    measured = _measured("all_reduce", table, precision, 2 * (n - 1) / n * 2 * numbers, 0 * numbers)
+    measured = _measured("all_reduce", table, precision, 2 * (n - 1) / n * 2 * numbers, 0.0)
     return measured._replace(n_gpus=n)
 
 
@@ -252,11 +248,17 @@ def _plain_heads(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(
-    kind: str, table: pd.DataFrame, precision: pd.Series, moved: pd.Series, flop: pd.Series
+    kind: str,
+    table: pd.DataFrame,
+    precision: pd.Series,
+    moved: pd.Series | float,
+    flop: pd.Series | float,
+    states: pd.Series | float = 0.0,
 ) -> Measured:
-    ones = pd.Series(1, table.index)
-    none = ones * 0.0
-    return Measured(kind, precision, ones, moved, flop, none, none, table["latency"])
+    one = pd.Series(1, table.index)
+    none = one * 0.0
+    bytes_moved, flops, state_bytes = (none + each for each in (moved, flop, states))
+    return Measured(kind, precision, one, bytes_moved, flops, none, state_bytes, table["latency"])
 
 
 START = Reached(

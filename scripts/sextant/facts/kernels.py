@@ -38,7 +38,9 @@ _OWN_NEXT = (0, 0.5)
 """Distance of an engine's own kernels of the next precision: before those of another engine."""
 _USUAL_ENGINE = "vllm"
 
-Share = Annotated[float, Field(gt=0, le=5)]
+MOST_SHARE = 5
+"""No share of the sheet is more: what moves as fast comes from a cache, and binds nothing."""
+Share = Annotated[float, Field(gt=0, le=MOST_SHARE)]
 Microseconds = Annotated[float, Field(ge=0, lt=1e4)]
 
 
